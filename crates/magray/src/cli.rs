@@ -11,6 +11,7 @@ use crate::{
         bench::{self, BenchArgs, generate::BenchGenerateArgs},
         chat::{self, ChatArgs},
         config::{self, ConfigArgs},
+        demo::{self, DemoArgs},
         embed::{self, EmbedArgs},
         generate::{self, GenerateArgs},
         gpu::{
@@ -89,6 +90,8 @@ pub(crate) enum Command {
     Search(SearchArgs),
     /// Serve embeddings and reranking through HTTP
     Serve(ServeArgs),
+    /// See a server with simulated GPUs under load while they fail, and that no request is lost
+    Demo(DemoArgs),
     /// Give agents tools to embed, rerank and control the GPUs: the model context protocol on stdin and stdout
     Mcp(McpArgs),
     /// Watch an engine that runs: devices, memory, load, models, what happens; and move models
@@ -121,7 +124,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn handles_signals(&self) -> bool {
         match self {
-            Self::Worker | Self::Serve(_) | Self::Mcp(_) | Self::Top(_) => true,
+            Self::Worker | Self::Serve(_) | Self::Mcp(_) | Self::Demo(_) | Self::Top(_) => true,
             Self::Gpu(GpuCommand::Status(args)) => args.watch().is_some(),
             Self::Chat(args) => args.is_conversation(),
             _ => false,
@@ -137,6 +140,7 @@ impl Command {
             Self::Index(args) => index::run(&args, context),
             Self::Search(args) => search::run(&args, context),
             Self::Serve(args) => serve::run(&args, context),
+            Self::Demo(args) => demo::run(&args, context),
             Self::Mcp(args) => mcp::run(&args, context),
             Self::Top(args) => top::run(&args, context),
             Self::Similarity(args) => similarity::run(&args, context),

@@ -80,6 +80,8 @@ pub(crate) enum Failure {
     Ask(#[from] AskError),
     #[error("the terminal refused: {0}")]
     Terminal(std::io::Error),
+    #[error("the demonstration failed: {0}")]
+    Demo(String),
     #[error("{0}; gpu.sandbox = \"off\" uses GPUs without it")]
     NotConfined(String),
 }
@@ -116,7 +118,7 @@ impl Failure {
             Self::NotConfined(_) => Exit::Device,
             Self::NoEngine { .. } => Exit::NoEngine,
             Self::Ask(error) => exit_of_ask(error),
-            Self::OwnProgram(_) | Self::Terminal(_) => Exit::Internal,
+            Self::OwnProgram(_) | Self::Demo(_) | Self::Terminal(_) => Exit::Internal,
         })
     }
 }

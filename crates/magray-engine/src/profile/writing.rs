@@ -3,8 +3,7 @@
 
 use super::{Entry, Place};
 use serde_json::Value;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, hash_map};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -180,7 +179,7 @@ impl TraceFile {
     /// The number of a device's track, which gets its name with its first event.
     fn track(&mut self, at: &Place, kind: Kind) -> u64 {
         let track = 10 + 2 * at.device as u64 + u64::from(kind == Kind::Moves);
-        if let Entry::Vacant(end) = self.ends.entry(track) {
+        if let hash_map::Entry::Vacant(end) = self.ends.entry(track) {
             end.insert(0.0);
             let name = if kind == Kind::Moves { format!("{} moves", at.name) } else { at.name.to_string() };
             self.name_track(track, &name);

@@ -6,6 +6,7 @@ pub(crate) mod chat;
 mod compute_args;
 pub(crate) mod config;
 mod constraint_args;
+pub(crate) mod demo;
 pub(crate) mod embed;
 pub(crate) mod generate;
 pub(crate) mod gpu;

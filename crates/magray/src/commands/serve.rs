@@ -163,7 +163,7 @@ impl ServedArgs {
         let engine = engine_options(names, self.simulated_gpus, &config, &context.console)?;
         let file = context.config_file.clone();
         let settle = Box::new(move || read_settings(file.as_deref(), &flags));
-        Ok(Start { config, settings, settle, engine, console: context.console, takes_faults: false })
+        Ok(Start { config, settings, settle, engine, console: context.console, takes_faults: false, beside: None })
     }
 }
 

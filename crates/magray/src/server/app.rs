@@ -122,6 +122,10 @@ impl App {
         &self.0.parts.models
     }
 
+    pub(super) fn takes_faults(&self) -> bool {
+        self.0.parts.page.takes_faults
+    }
+
     pub(super) fn catalogue(&self) -> &Catalogue {
         &self.0.parts.catalogue
     }

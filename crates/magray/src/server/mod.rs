@@ -4,6 +4,7 @@
 mod admission;
 mod apis;
 mod app;
+mod beside;
 mod body;
 mod catalogue;
 mod chats;
@@ -64,6 +65,7 @@ mod viewers;
 mod writing;
 mod wrong_keys;
 
+pub(crate) use beside::{Served, Work};
 pub(crate) use mcp::run_stdio;
 pub(crate) use tls::TlsError;
 pub(crate) use traces::TracesError;
@@ -89,6 +91,7 @@ use tokio::{
 
 use self::{
     app::{App, Page, Parts},
+    beside::Beside,
     catalogue::Catalogue,
     collections::LazyCollections,
     control_subject::ServerSubject,
@@ -118,6 +121,8 @@ pub(crate) struct Start {
     pub(crate) console: Console,
     /// Whether faults of its simulated devices can be injected.
     pub(crate) takes_faults: bool,
+    /// What goes on beside it while it listens.
+    pub(crate) beside: Option<Work>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -170,7 +175,7 @@ struct Ended {
 }
 
 async fn serve(start: Start) -> Result<Ended, StartError> {
-    let Start { config, settings, settle, engine, console, takes_faults } = start;
+    let Start { config, settings, settle, engine, console, takes_faults, beside } = start;
     // Binds before models are loaded: a wrong address fails at once, and early clients wait in the backlog.
     let listener = bind(&settings.host, settings.port)?;
     let tls = settings.tls.as_ref().map(|(cert, key)| Tls::open(cert, key)).transpose()?;
@@ -218,7 +223,8 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
         connections_max: settings.connections_max,
         head_within: settings.head_within,
     };
-    let stop = signals.wait(app.clone(), console, settings.drain_delay);
+    let beside = beside.map(|work| Beside::start(work, listener.local_addr()?, engine.clone())).transpose()?;
+    let stop = signals.wait(app.clone(), console, settings.drain_delay, beside);
     let threads = ConnectionThreads::start(connection_threads())?;
     let was_drained = listen::serve(listener, listening, &threads, stop, settings.drain_within).await;
     app.collections().close();

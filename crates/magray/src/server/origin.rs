@@ -62,12 +62,13 @@ pub(super) fn cors(origins: &[String]) -> Option<CorsLayer> {
     Some(layer.expose_headers(EXPOSED))
 }
 
-const EXPOSED: [HeaderName; 7] = [
+const EXPOSED: [HeaderName; 8] = [
     header::RETRY_AFTER,
     HeaderName::from_static("retry-after-ms"),
     HeaderName::from_static("server-timing"),
     HeaderName::from_static("x-magray-device"),
     HeaderName::from_static("x-magray-fallback"),
+    HeaderName::from_static("x-magray-replays"),
     HeaderName::from_static("x-magray-truncated"),
     HeaderName::from_static("x-request-id"),
 ];

@@ -16,7 +16,7 @@ use super::{
     metrics::RouteCounters,
     models::Does,
     openapi, page,
-    routes::{Api, DOCUMENT_PATH, PAGE_PATH, PAGES, ROUTES, Route},
+    routes::{Api, DEMO_ROUTES, DOCUMENT_PATH, PAGE_PATH, PAGES, ROUTES, Route},
 };
 
 pub(crate) struct Router {
@@ -36,7 +36,8 @@ pub(crate) struct Endpoint {
 impl Router {
     pub(super) fn new(app: &App) -> Self {
         let mut by_path: BTreeMap<&str, Vec<&Route>> = BTreeMap::new();
-        for route in ROUTES {
+        let of_demo = if app.takes_faults() { DEMO_ROUTES } else { &[] };
+        for route in ROUTES.iter().chain(of_demo) {
             by_path.entry(route.path).or_default().push(route);
         }
         let mut document = openapi::head();

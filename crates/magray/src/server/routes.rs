@@ -6,7 +6,7 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     apis::{
-        admin, anthropic, cohere, files, gpu, health, llama_cpp, models, ollama, ollama_chat, open_inference, openai,
+        admin, anthropic, cohere, faults, files, gpu, health, llama_cpp, models, ollama, ollama_chat, open_inference, openai,
         openai_chat,
         qdrant::{collections, matrix, points, queries, snapshots},
         responses, tei, tei_embed_all, tei_tokenize, ui,
@@ -229,6 +229,15 @@ table! {
 pub(super) fn has(path: &str) -> bool {
     ROUTES.iter().any(|route| route.path == path)
 }
+
+/// What only the server of a demonstration has.
+pub(super) static DEMO_ROUTES: &[Route] = &[Route {
+    method: Method::POST,
+    path: "/ui/faults",
+    access: Access::Change,
+    api: Api::Gpu,
+    handler: || routes!(faults::inject),
+}];
 
 /// The OpenAPI document and the page that shows it. They are open, and not in the document themselves.
 pub(super) const DOCUMENT_PATH: &str = "/openapi.json";

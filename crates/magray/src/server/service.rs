@@ -225,6 +225,7 @@ impl Computed {
 pub(super) fn answer_headers(headers: &mut HeaderMap, answer: &Answer, reading: Duration) {
     const DEVICE: HeaderName = HeaderName::from_static("x-magray-device");
     const FALLBACK: HeaderName = HeaderName::from_static("x-magray-fallback");
+    const REPLAYS: HeaderName = HeaderName::from_static("x-magray-replays");
     const TIMING: HeaderName = HeaderName::from_static("server-timing");
     let mut tell = |name: HeaderName, text: &str| {
         if let Ok(value) = HeaderValue::from_str(text) {
@@ -232,6 +233,9 @@ pub(super) fn answer_headers(headers: &mut HeaderMap, answer: &Answer, reading: 
         }
     };
     tell(DEVICE, &answer.device.to_string());
+    if answer.replays > 0 {
+        tell(REPLAYS, &answer.replays.to_string());
+    }
     if let Some(reason) = &answer.fallback {
         tell(FALLBACK, reason.code());
     }

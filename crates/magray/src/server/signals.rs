@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::app::App;
+use super::{app::App, beside::Beside};
 use crate::{console::Console, exit_code::Exit};
 
 pub(super) struct Signals {
@@ -30,23 +30,35 @@ impl Signals {
         }
     }
 
-    /// Waits until the server is told to stop, and then for load balancers to learn of it; meanwhile and from then on another
-    /// such signal ends the process.
-    pub(super) async fn wait(mut self, app: App, console: Console, delay: Duration) {
+    /// Waits until the server is told to stop, or what goes on beside it is over, and then for load balancers to learn of it;
+    /// meanwhile and from then on another such signal ends the process.
+    pub(super) async fn wait(mut self, app: App, console: Console, delay: Duration, mut beside: Option<Beside>) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => break,
                 _ = self.interrupt.recv() => break,
                 _ = self.hangup.recv() => reload(&app, &console).await,
+                () = over(beside.as_mut()) => break,
             }
         }
-        console.note("stopping: requests that were taken are still answered");
-        app.start_draining();
         tokio::spawn(async move {
             self.stopped().await;
             std::process::exit(Exit::Interrupted.code().into());
         });
+        // What it still sends is still answered.
+        match beside {
+            Some(beside) => beside.finish().await,
+            None => console.note("stopping: requests that were taken are still answered"),
+        }
+        app.start_draining();
         tokio::time::sleep(delay).await;
+    }
+}
+
+async fn over(beside: Option<&mut Beside>) {
+    match beside {
+        Some(beside) => beside.over().await,
+        None => std::future::pending().await,
     }
 }
 

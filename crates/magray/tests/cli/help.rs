@@ -171,6 +171,9 @@ fn mistakes_in_the_command_line_end_with_2() {
         &["gpu", "status", "--watch", "--json"],
         &["top", "--every", "0"],
         &["top", "--pid", "1", "--server", "http://127.0.0.1:1"],
+        &["demo", "--rate", "0"],
+        &["demo", "--for", "-1"],
+        &["demo", "--port", "65536"],
         &["embed", "-q", "-v", "x"],
     ] {
         let answer = home.call(args).run();

@@ -5,6 +5,7 @@ mod bench;
 mod chat;
 mod config;
 mod control;
+mod demo;
 mod embed;
 mod generate;
 mod gpu;

@@ -244,6 +244,12 @@ fn without_a_gpu_loads_idle_time_and_totals_were_blank() {
 }
 
 #[test]
+fn only_a_demonstration_has_the_route_that_injects_faults() {
+    let server = Setup::on_gpu("").start();
+    assert_eq!(server.post("/ui/faults", r#"{"device":"sim:0","fault":"kill"}"#).status, 404);
+}
+
+#[test]
 fn top_shows_a_server_with_the_key_of_its_caller() {
     let server = Setup::on_gpu("").env("MAGRAY_API_KEYS", "secret").start();
     let embed = server.request("POST", "/v1/embeddings").header("authorization", "Bearer secret");

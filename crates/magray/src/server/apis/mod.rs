@@ -4,6 +4,7 @@
 pub(super) mod admin;
 pub(super) mod anthropic;
 pub(super) mod cohere;
+pub(super) mod faults;
 pub(super) mod files;
 pub(super) mod gpu;
 pub(super) mod health;

@@ -98,6 +98,15 @@ impl KvShape {
     pub fn page_numbers(&self) -> usize {
         self.layers * 2 * self.kv_heads * PAGE_TOKENS * self.head_size
     }
+
+    /// Bytes of a token in all layers: numbers of 16 bits, or bytes with a scale of 16 bits for each head.
+    pub fn token_bytes(&self, format: KvFormat) -> usize {
+        let head = match format {
+            KvFormat::Halves => self.head_size * 2,
+            KvFormat::Bytes => self.head_size + 2,
+        };
+        self.layers * 2 * self.kv_heads * head
+    }
 }
 
 /// How a token is drawn.
@@ -260,6 +269,12 @@ pub trait DecoderOps {
         Ok(rows.iter().flat_map(|row| &answer[row * columns..][..columns]).copied().collect())
     }
 
+    /// Whether the keys and values of all new tokens are in the pages before one of them attends, also where each is a step of its own: tokens
+    /// of one sequence that follow each other may then be steps beside each other.
+    fn appends_first(&self) -> bool {
+        false
+    }
+
     /// Whether ids may name tokens of the step before ([`CHOSEN`]), and a step may begin before the tokens of the last were asked for.
     /// Two steps may be ahead of the one that is asked for.
     fn feeds_back(&self) -> bool {
@@ -315,7 +330,7 @@ pub trait DecoderDevice {
         Ok(())
     }
 
-    /// As [`DecoderDevice::pages`], in a format; a device that lacks it keeps them as it always does.
+    /// As [`DecoderDevice::pages`], in a format. A device that lacks it keeps them as it always does: callers do not ask it for another.
     fn pages_in(
         &self,
         format: KvFormat,
@@ -333,6 +348,14 @@ pub trait DecoderDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_of_8_bits_takes_its_numbers_and_a_scale_for_each_head() {
+        // SmolLM2-135M.
+        let shape = KvShape { layers: 30, kv_heads: 3, head_size: 64 };
+        assert_eq!((shape.token_bytes(KvFormat::Halves), shape.token_bytes(KvFormat::Bytes)), (23_040, 11_880));
+        assert_eq!(shape.token_bytes(KvFormat::Halves) * PAGE_TOKENS, shape.page_numbers() * 2);
+    }
 
     #[test]
     fn the_most_likely_is_the_first_of_equals_and_finite() {

@@ -8,6 +8,7 @@ pub use error::{EmbedError, LoadError};
 use crate::executors::OnnxOptions;
 use crate::gpu::GpuOptions;
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
+use magray_device::KvFormat;
 
 /// How a model is loaded.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +21,8 @@ pub struct EncoderOptions {
     pub cpu_path: Option<CpuPath>,
     /// Where to compute.
     pub device: DeviceChoice,
+    /// How the keys and values of a language model's sequences are kept.
+    pub kv: KvFormat,
     /// How GPUs may be used.
     pub gpu: GpuOptions,
     /// How ONNX Runtime is used.

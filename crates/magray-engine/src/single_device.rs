@@ -75,7 +75,7 @@ impl SingleDevice {
     fn open_onnx(source: &ModelSource, options: &EncoderOptions) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
         let device = onnx_device(options, cpu.pool().threads());
-        let model = ExecutorModel { source: source.clone(), precision: options.precision };
+        let model = ExecutorModel::new(source.clone(), options.precision);
         let executor = ExecutorDevice::Onnx(device).open(&[model])?;
         let Arrival { precision, provider, .. } = executor.load(0, None)?;
         let on = On::Onnx(executor, provider.unwrap_or(OnnxProvider::Cpu));

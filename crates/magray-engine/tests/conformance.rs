@@ -18,7 +18,7 @@ fn suite(executor: &dyn OpenExecutor) -> Suite<'_> {
     let (shape, precision) = (tiny(), PrecisionChoice::Exactly(Precision::F32));
     Suite {
         executor,
-        model: ExecutorModel { source: ModelSource::Synthetic(shape), precision },
+        model: ExecutorModel::new(ModelSource::Synthetic(shape), precision),
         vocab: shape.vocab as u32,
         tokens_max: shape.positions.min(200),
         texts_max: 40,
@@ -34,7 +34,7 @@ fn check_generator(executor: &dyn OpenExecutor, is_exact: bool) {
     let folder = tempfile::tempdir().expect("a folder for a model");
     tiny_decoder::write(folder.path(), 11).expect("a model is written");
     let source = ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned()));
-    check_generating(executor, ExecutorModel { source, precision: PrecisionChoice::Auto }, is_exact);
+    check_generating(executor, ExecutorModel::new(source, PrecisionChoice::Auto), is_exact);
 }
 
 #[test]

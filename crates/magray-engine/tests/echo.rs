@@ -97,7 +97,7 @@ fn tiny() -> EncoderShape {
 #[test]
 fn an_executor_that_the_engine_does_not_know_passes_the_suite() {
     let shape = tiny();
-    let model = ExecutorModel { source: ModelSource::Synthetic(shape), precision: PrecisionChoice::Auto };
+    let model = ExecutorModel::new(ModelSource::Synthetic(shape), PrecisionChoice::Auto);
     Suite {
         executor: &OpenEcho,
         model,

@@ -13,7 +13,7 @@ fn fixture() -> PathBuf {
 }
 
 fn onnx_model(graph: PathBuf) -> ExecutorModel {
-    ExecutorModel { source: ModelSource::Onnx { folder: fixture(), graph }, precision: PrecisionChoice::Auto }
+    ExecutorModel::new(ModelSource::Onnx { folder: fixture(), graph }, PrecisionChoice::Auto)
 }
 
 fn graph() -> PathBuf {
@@ -45,7 +45,7 @@ fn without_a_library_the_rows_are_those_of_the_native_model() {
     let onnx = ExecutorDevice::Onnx(device()).open(&[onnx_model(graph())]).unwrap();
     assert_eq!(onnx.load(0, None).unwrap().provider, Some(OnnxProvider::Rust));
     let exact = PrecisionChoice::Exactly(Precision::F32);
-    let native = ExecutorModel { source: ModelSource::Folder(fixture()), precision: exact };
+    let native = ExecutorModel::new(ModelSource::Folder(fixture()), exact);
     let native = ExecutorDevice::Cpu { threads: Some(1) }.open(&[native]).unwrap();
     native.load(0, None).unwrap();
     let texts: Vec<Vec<u32>> = (1..=40).map(|length| (0..length).map(|at| (at * 7 + length) % 123).collect()).collect();

@@ -11,7 +11,7 @@ pub use magray_chat::Part;
 use magray_engine::{
     DeviceName,
     decoder::{TextBuilder, TokenLogprobs},
-    engine::{Answer, Engine, EngineError, Token, TokenStream},
+    engine::{Answer, Engine, EngineError, Speculation, Token, TokenStream},
 };
 
 /// What comes of an answer.
@@ -49,6 +49,8 @@ pub struct AnswerEnd {
     pub thinking_tokens: usize,
     /// How it was computed; not known of an answer that a text ended.
     pub answer: Option<Answer>,
+    /// Tokens that were proposed for its passes.
+    pub speculation: Speculation,
     /// When tokens came.
     pub times: Times,
 }
@@ -217,10 +219,12 @@ impl AnswerStream {
             false => Finish::Length,
         };
         // Dropped at once: what a text ended goes on otherwise.
-        let answer = self.stream.take().and_then(|stream| stream.answer());
+        let stream = self.stream.take();
+        let speculation = stream.as_ref().map(TokenStream::speculation).unwrap_or_default();
+        let answer = stream.and_then(|stream| stream.answer());
         let (tokens, thinking_tokens) = (self.tokens, self.thinking_tokens);
         let stop = self.builder.ended_by().map(str::to_owned);
-        AnswerEnd { parts, finish, stop, tokens, thinking_tokens, answer, times: self.times }
+        AnswerEnd { parts, finish, stop, tokens, thinking_tokens, answer, speculation, times: self.times }
     }
 
     /// Whether it ended before it had as many tokens as it may.

@@ -180,6 +180,7 @@ pub(crate) fn encoder_options(config: &Config) -> EncoderOptions {
         precision: embed.precision,
         threads: cpu.threads,
         cpu_path: cpu.path,
+        kv: config.kv_format(),
         device: embed.device,
         gpu: config.gpu(),
         onnx: config.onnx(),

@@ -178,6 +178,7 @@ pub(crate) fn engine_options(
         models_folder: None,
         gpus: settings.gpus,
         schedule: settings.schedule,
+        speculate: config.speculate(),
         in_process: None,
         worker_exe: env::current_exe().map_err(Failure::OwnProgram)?,
         simulated_gpus: Vec::new(),

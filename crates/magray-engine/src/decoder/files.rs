@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use magray_core::EncoderShape;
-use magray_device::BlockLinear;
+use magray_device::{BlockLinear, KvFormat};
 
 use super::{
     error::OpenError,
@@ -79,6 +79,11 @@ impl DecoderFiles {
             task: Task::Generate(Box::new(GenerateSpec { source, decoder, weight_bytes, ends })),
             ..ModelSpec::synthetic(shape)
         })
+    }
+
+    /// Bytes of keys and values of a token.
+    pub fn kv_token_bytes(&self, format: KvFormat) -> u64 {
+        self.spec.kv_shape().token_bytes(format) as u64
     }
 
     /// What the model computes.

@@ -21,10 +21,11 @@ pub use error::{LoadDecoderError, OpenError};
 pub use files::DecoderFiles;
 pub use logprobs::{TOP_LOGPROBS_MAX, TokenLogprobs};
 pub(crate) use sampler::{Sampler, Scratch};
-pub use sampling::{Sampling, SamplingError};
+pub use sampling::{SPECULATE_MAX, Sampling, SamplingError};
 pub use text::TextBuilder;
 
 pub use crate::spec::decoder::ChatTemplates;
+pub use magray_device::KvFormat;
 
 use magray_device::{AttentionLayer, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};
 
@@ -116,7 +117,7 @@ impl<D: DecoderDevice> Decoder<D> {
 
     /// What a page of its keys and values takes.
     pub fn kv_shape(&self) -> KvShape {
-        KvShape { layers: self.spec.layers.len(), kv_heads: self.spec.kv_heads, head_size: self.spec.head_size }
+        self.spec.kv_shape()
     }
 
     /// Activations for its passes.

@@ -32,6 +32,9 @@ pub struct Sampling {
     pub prompt_tokens: u32,
     /// Whether each token comes with its log probability, and with how many of the likeliest in its place.
     pub logprobs: Option<u8>,
+    /// Tokens that are proposed for each pass from what the sequence has, and verified by it; 0: none; `None`: as the engine does by default.
+    /// Changes no token that is chosen.
+    pub speculate: Option<u8>,
     /// What the new tokens have to spell together.
     pub constraint: Option<Constraint>,
 }
@@ -48,6 +51,8 @@ pub struct SamplingError {
     pub found: String,
 }
 
+/// Tokens that are proposed for a pass at most: with more rows than this and one a CPU multiplies in another way.
+pub const SPECULATE_MAX: u8 = 15;
 /// More biases than any caller sends.
 const BIASES_MAX: usize = 4096;
 
@@ -67,6 +72,7 @@ impl Default for Sampling {
             seed: 0,
             prompt_tokens: 0,
             logprobs: None,
+            speculate: None,
             constraint: None,
         }
     }
@@ -101,6 +107,9 @@ impl Sampling {
         }
         if self.logprobs.is_some_and(|top| top > TOP_LOGPROBS_MAX) {
             return error("logprobs", "from 0 to 20", &self.logprobs.unwrap_or_default());
+        }
+        if let Some(tokens) = self.speculate.filter(|tokens| *tokens > SPECULATE_MAX) {
+            return error("speculate", "from 0 to 15", &tokens);
         }
         if self.ignores_end && self.constraint.is_some() {
             return error("ignores_end", "off where output is constrained", &"on");
@@ -137,6 +146,7 @@ mod tests {
         assert_eq!(refused(Sampling { presence_penalty: 1e9, ..Sampling::default() }), "presence_penalty");
         assert_eq!(refused(Sampling { logit_bias: vec![(0, f32::NAN)], ..Sampling::default() }), "logit_bias");
         assert_eq!(refused(Sampling { logprobs: Some(21), ..Sampling::default() }), "logprobs");
+        assert_eq!(refused(Sampling { speculate: Some(16), ..Sampling::default() }), "speculate");
         let constraint = Some(Constraint::Regex("a".to_owned()));
         assert_eq!(refused(Sampling { constraint, ignores_end: true, ..Sampling::default() }), "ignores_end");
     }

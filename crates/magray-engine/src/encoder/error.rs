@@ -51,6 +51,11 @@ pub enum LoadError {
     #[cfg(feature = "testing")]
     #[error(transparent)]
     Faults(#[from] crate::testing::FaultPlanError),
+    /// Keys and values of 8 bits on a GPU.
+    #[error(
+        "this version keeps keys and values in 8 bits on the CPU only: set chat.kv_bits to 16, or compute the model on the CPU (embed.device = \"cpu\", or gpu.model_assignments)"
+    )]
+    KvBits,
     /// ONNX Runtime is not used by this engine.
     #[error(
         "it is in ONNX form, and this magray was started without such a model: name it when magray starts (--model)"

@@ -81,6 +81,13 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     }
     let allowed =
         options.models.iter().map(|model| devices.allowed_for(model.assigned)).collect::<Result<Vec<_>, _>>()?;
+    for (model, allowed) in options.models.iter().zip(&allowed) {
+        let may_be_there = *allowed != Allowed::Cpu && devices.gpus.iter().any(Gpu::generates);
+        let are_kept = devices.gpus.iter().all(|gpu| gpu.keeps(options.encoder.kv));
+        if model.source.is_decoder() && may_be_there && !are_kept {
+            return Err(LoadError::KvBits);
+        }
+    }
     let (found, absent) = (devices.gpus.clone(), devices.reason.clone().filter(Reason::is_fallback));
     let choices = Choices::new(&options.encoder, &models.packer, devices, allowed);
     // A GPU that is too slow for every model is not even started.
@@ -149,8 +156,8 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let background = background::Threads::start(models.packer.cpu().pool().threads() / 2)?;
     let (transfers, passes) = (Arc::default(), Arc::default());
     let unread_max = options.schedule.generation.unread_max;
-    let readers = models.readers;
-    Ok(Running { assembly, readers, canaries, later, background, transfers, passes, choices, unread_max })
+    let (readers, speculate) = (models.readers, options.speculate);
+    Ok(Running { assembly, readers, canaries, later, background, transfers, passes, choices, unread_max, speculate })
 }
 
 impl Assembly {
@@ -257,15 +264,18 @@ fn later_models(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Later
         PrecisionChoice::Auto => Precision::Bf16,
     };
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
-    let in_worker = |model: &EngineModel| ExecutorModel { source: model.source.clone(), precision: asked };
+    let kv = options.encoder.kv;
+    let in_worker = |model: &EngineModel| ExecutorModel { source: model.source.clone(), precision: asked, kv };
     LaterModels {
         adding: Mutex::default(),
         images: Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect())),
         in_workers: Arc::new(options.models.iter().map(in_worker).collect()),
         asked,
+        kv,
         expected,
         onnx_home: gpus.iter().position(Gpu::is_onnx).map(device_of_gpu),
         gpus_generate: gpus.iter().any(Gpu::generates),
+        gpus_keep: gpus.iter().filter(|gpu| gpu.generates()).all(|gpu| gpu.keeps(kv)),
         slot: (!gpus.is_empty()).then(|| {
             let tokens = longest.max(gpu_batch_tokens(options));
             let widest = models.readers.iter().map(|reader| reader.spec.shape.hidden).max().unwrap_or(0);

@@ -15,6 +15,7 @@ use magray_core::schedule::{Allowed, DeviceId};
 use magray_core::{
     DeviceChoice, DeviceName, GpuSelector, Precision, PrecisionChoice, Reason, Refusal, Rules, rule_out_gpu,
 };
+use magray_device::KvFormat;
 use magray_device::cuda::{may_have_gpu, resolve};
 use std::collections::HashSet;
 
@@ -83,6 +84,11 @@ impl Gpu {
     /// Whether it has memory for the state of a language model's sequences.
     pub(super) fn generates(&self) -> bool {
         self.memory.kv_max > 0
+    }
+
+    /// Whether it has a form for keys and values that are kept like this.
+    pub(super) fn keeps(&self, kv: KvFormat) -> bool {
+        kv == KvFormat::Halves || self.info.is_none()
     }
 
     /// Whether it computes only models that are in ONNX form.

@@ -2,7 +2,7 @@
 //! Decides nothing: it does what it is told and reports what came of it.
 
 use super::work::{Output, Work};
-use crate::decoder::Sampling;
+use crate::decoder::{SPECULATE_MAX, Sampling};
 use crate::executors::{NewTokens, SequenceStep};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
@@ -211,6 +211,9 @@ impl TurnStep {
     pub(super) fn may_give(&self, new: &NewTokens) -> bool {
         let count = new.tokens.len();
         count <= self.new_tokens_max as usize
+            && new.accepted <= new.proposed
+            && new.accepted as usize <= count
+            && new.proposed <= self.new_tokens_max * u32::from(SPECULATE_MAX)
             && new.problem.as_ref().is_none_or(|problem| problem.len() <= PROBLEM_BYTES_MAX && new.is_end)
             && match self.logprobs {
                 Some(top) => new.logprobs.len() == count && new.logprobs.iter().all(|one| one.is_plausible(top)),

@@ -214,7 +214,7 @@ mod tests {
     const SECOND: Holder = Holder { device: DeviceId(2), worker: 1 };
 
     fn form(precision: PrecisionChoice) -> Form {
-        let model = ExecutorModel { source: ModelSource::Synthetic("tiny".parse().unwrap()), precision };
+        let model = ExecutorModel::new(ModelSource::Synthetic("tiny".parse().unwrap()), precision);
         let device = ExecutorDevice::Simulated(SimulatedGpu::default());
         let spec = WorkerSpec {
             device,

@@ -4,19 +4,21 @@
 use super::images::{Images, image_bytes_max};
 use super::models::CpuPacker;
 use super::{Engine, EngineError, EngineModel, ModelPlan, calibrate, devices};
+use crate::decoder::SPECULATE_MAX;
 use crate::encoder::LoadError;
 use crate::executors::ExecutorModel;
 use crate::reading::Reader;
 use crate::roster::Roster;
-use crate::spec::{GenerateSpec, ModelSpec};
+use crate::spec::ModelSpec;
 use magray_core::schedule::DeviceId;
-use magray_core::{Precision, PrecisionChoice};
+use magray_core::{DeviceName, Precision, PrecisionChoice};
+use magray_device::KvFormat;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// New tokens of a step where a GPU generates: it goes on by itself for a few, so that asking for them costs little beside computing them.
-const GPU_STEP_TOKENS: u32 = 4;
+/// New tokens of a step of a language model: as many as are proposed for a pass, and the one that it gives in any case. Devices may give fewer.
+const STEP_TOKENS: u32 = SPECULATE_MAX as u32 + 1;
 
 /// What devices are told of a model that comes.
 pub(super) struct LaterModels {
@@ -25,14 +27,18 @@ pub(super) struct LaterModels {
     pub(super) images: Arc<Images>,
     /// What workers are told of all models.
     pub(super) in_workers: Arc<Roster<ExecutorModel>>,
-    /// What the arithmetic of GPUs was asked to be ...
+    /// What the arithmetic of GPUs was asked to be.
     pub(super) asked: PrecisionChoice,
-    /// ... and what it is expected to be.
+    /// How the keys and values of sequences are kept.
+    pub(super) kv: KvFormat,
+    /// What the arithmetic of GPUs is expected to be.
     pub(super) expected: Precision,
     /// The device of models in ONNX form; `None`: the engine was started without one.
     pub(super) onnx_home: Option<DeviceId>,
     /// Whether a GPU has memory for the state of sequences.
     pub(super) gpus_generate: bool,
+    /// Whether all that have keep keys and values like this.
+    pub(super) gpus_keep: bool,
     /// What a worker's slot has room for; `None`: there are no workers.
     pub(super) slot: Option<SlotRoom>,
     /// By model: whether it has gone.
@@ -56,8 +62,8 @@ impl LaterModels {
         ModelPlan {
             bytes,
             home: devices::home(&model.source, self.onnx_home, self.gpus_generate),
-            kv_token_bytes: spec.generates().map_or(1, GenerateSpec::kv_token_bytes),
-            step_tokens_max: if self.gpus_generate { GPU_STEP_TOKENS } else { 1 },
+            kv_token_bytes: spec.generates().map_or(1, |generate| generate.kv_token_bytes(self.kv)),
+            step_tokens_max: if spec.generates().is_some() { STEP_TOKENS } else { 1 },
             ..model.plan
         }
     }
@@ -107,13 +113,16 @@ impl Engine {
         if model.source.is_onnx() && later.onnx_home.is_none() {
             return Err(LoadError::NoOnnx);
         }
+        if model.source.is_decoder() && !later.gpus_keep && model.assigned != Some(DeviceName::Cpu) {
+            return Err(LoadError::KvBits);
+        }
         let _only_one = later.adding.lock().unwrap_or_else(PoisonError::into_inner);
         packer.has_room()?;
         running.choices.check_assigned(model.assigned)?;
         // The first of these may fail; from then on they do not, since all have as much room as it.
         packer.add(&model, &reader)?;
         let plan = later.plan(&model, &reader.spec, packer.bytes(running.readers.len(), later.expected));
-        later.in_workers.push(ExecutorModel { source: model.source, precision: later.asked })?;
+        later.in_workers.push(ExecutorModel { source: model.source, precision: later.asked, kv: later.kv })?;
         later.images.add(image_bytes_max(&reader.spec))?;
         later.gone.push(AtomicBool::new(false))?;
         running.choices.add(model.assigned)?;

@@ -108,7 +108,7 @@ pub use sandbox_check::{SandboxCheck, check_sandbox};
 pub use status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 pub use text_cache::{Asked, CacheUse, TextCache};
 pub use throughput::{Recent, SecondFigures};
-pub use token_stream::{Prompt, Token, TokenStream};
+pub use token_stream::{Prompt, Speculation, Token, TokenStream};
 pub use work::{Answer, EngineError, Output, Work};
 
 pub use crate::executors::ModelSource;
@@ -159,6 +159,8 @@ struct Running {
     choices: Choices,
     /// Tokens that a reader may leave unread before its sequence pauses.
     unread_max: u32,
+    /// Tokens that are proposed for a pass where a prompt does not say.
+    speculate: u8,
 }
 
 impl Engine {

@@ -14,6 +14,7 @@ use crate::reading::Reader;
 use crate::roster::{Roster, RosterFull};
 use crate::spec::ModelSpec;
 use magray_core::{DeviceChoice, Precision, PrecisionChoice};
+use magray_device::KvFormat;
 use magray_device::cpu::Cpu;
 use std::sync::{Arc, OnceLock};
 
@@ -30,6 +31,8 @@ pub(super) struct CpuPacker {
     precision: Precision,
     /// What it was asked for.
     asked: PrecisionChoice,
+    /// How keys and values are kept.
+    kv: KvFormat,
     models: Roster<Packable>,
     pub(super) canaries: Arc<Roster<Canary>>,
     /// Whether the executor of this process is the CPU's own: then it can tell the answers of known texts.
@@ -65,8 +68,8 @@ impl Models {
     ) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
         let specs = models.iter().map(|model| model.source.spec()).collect::<Result<Vec<_>, _>>()?;
-        let precision = options.precision;
-        let known = models.iter().map(|model| ExecutorModel { source: model.source.clone(), precision });
+        let (precision, kv) = (options.precision, options.kv);
+        let known = models.iter().map(|model| ExecutorModel { source: model.source.clone(), precision, kv });
         let executor = match in_process {
             Some(other) => other.open(&known.collect::<Vec<_>>())?,
             None => {
@@ -78,6 +81,7 @@ impl Models {
             executor,
             precision: options.precision.settle_cpu(cpu.has_fast_bf16()),
             asked: precision,
+            kv,
             models: models.iter().zip(specs).map(|(model, spec)| Packable::new(model, spec)).collect(),
             canaries: Arc::default(),
             is_native: in_process.is_none(),
@@ -124,7 +128,7 @@ impl CpuPacker {
     /// One model more, which is not loaded; it is what its reader says.
     pub(super) fn add(&self, model: &EngineModel, reader: &Reader) -> Result<(), LoadError> {
         let known = canary(reader)?;
-        self.executor.add(ExecutorModel { source: model.source.clone(), precision: self.asked })?;
+        self.executor.add(ExecutorModel { source: model.source.clone(), precision: self.asked, kv: self.kv })?;
         self.models.push(Packable::new(model, reader.spec.clone()))?;
         self.canaries.push(known)?;
         Ok(())
@@ -234,7 +238,7 @@ impl CpuPacker {
     fn compute_reference(&self, model: usize) -> Result<(), Failure> {
         let cpu = Cpu::new(Some(self.cpu.path()), Some(self.cpu.pool().threads())).map_err(Failure::of_model)?;
         let Packable { source, spec, .. } = &self.models[model];
-        let known = ExecutorModel { source: source.clone(), precision: PrecisionChoice::Exactly(self.precision) };
+        let known = ExecutorModel::new(source.clone(), PrecisionChoice::Exactly(self.precision));
         let alone = Native::new(Box::new(CpuDevice::new(Arc::new(cpu))), [(known, Some(spec.clone()))].into_iter());
         if let Some(arriving) = alone.load(0, None)?.arriving {
             arriving()?;

@@ -27,6 +27,8 @@ pub struct EngineOptions {
     pub gpus: Gpus,
     /// Bounds, batches, placement, recovery.
     pub schedule: Options,
+    /// Tokens that are proposed for a pass of a sequence whose prompt does not say ([`Sampling::speculate`](crate::decoder::Sampling::speculate)).
+    pub speculate: u8,
     /// What computes in this process; `None`: the CPU.
     pub in_process: Option<Arc<dyn OpenExecutor>>,
     /// The program whose command `worker` is a GPU worker: this one.
@@ -63,6 +65,7 @@ impl EngineOptions {
             models_folder: None,
             gpus: Gpus::One,
             schedule: Options::default(),
+            speculate: 0,
             in_process: None,
             worker_exe: PathBuf::new(),
             #[cfg(feature = "testing")]

@@ -44,5 +44,5 @@ pub fn check_sandbox(options: &EngineOptions) -> Result<(Vec<SandboxCheck>, Opti
 }
 
 fn worker_model(model: &EngineModel, options: &EngineOptions) -> ExecutorModel {
-    ExecutorModel { source: model.source.clone(), precision: options.encoder.precision }
+    ExecutorModel { kv: options.encoder.kv, ..ExecutorModel::new(model.source.clone(), options.encoder.precision) }
 }

@@ -39,6 +39,15 @@ pub struct Token {
     pub logprobs: Option<TokenLogprobs>,
 }
 
+/// Tokens that were proposed for passes, and what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Speculation {
+    /// Tokens that were proposed.
+    pub proposed: u64,
+    /// Those that the model chose: each saved a pass.
+    pub accepted: u64,
+}
+
 /// New tokens of a prompt. Dropped before its end, the work is cancelled.
 #[must_use = "tokens that are not read are not generated"]
 pub struct TokenStream {
@@ -53,7 +62,8 @@ pub struct TokenStream {
 }
 
 impl TokenStream {
-    pub(super) fn begin(engine: &Engine, prompt: Prompt) -> Result<Self, EngineError> {
+    pub(super) fn begin(engine: &Engine, mut prompt: Prompt) -> Result<Self, EngineError> {
+        prompt.sampling.speculate.get_or_insert(engine.0.speculate);
         let reader = engine.reader(prompt.model)?;
         reader.check(std::iter::once(prompt.ids.as_slice()))?;
         prompt.sampling.check().map_err(EmbedError::from)?;
@@ -101,6 +111,11 @@ impl TokenStream {
         self.buffer.lock().answer.clone()
     }
 
+    /// What was proposed for it and verified, so far.
+    pub fn speculation(&self) -> Speculation {
+        self.buffer.lock().speculation
+    }
+
     fn note_taken(&mut self) {
         self.taken += 1;
         if let Some(id) = self.id.filter(|_| self.taken >= self.told_after) {
@@ -126,6 +141,7 @@ struct State {
     tokens: VecDeque<Token>,
     /// Why the answer is not complete at its end.
     problem: Option<String>,
+    speculation: Speculation,
     end: Option<Result<(), EngineError>>,
     /// How it went, at the end.
     answer: Option<Answer>,
@@ -136,11 +152,13 @@ impl TokenBuffer {
     /// Adds tokens. Their reader is to be woken when no lock is held.
     #[must_use = "the reader is to be woken"]
     pub(super) fn push(&self, new: NewTokens) -> Option<Waker> {
-        let NewTokens { tokens, logprobs, problem, .. } = new;
+        let NewTokens { tokens, logprobs, problem, proposed, accepted, .. } = new;
         let logprobs = logprobs.into_iter().map(Some).chain(std::iter::repeat(None));
         let mut state = self.lock();
         state.tokens.extend(tokens.into_iter().zip(logprobs).map(|(id, logprobs)| Token { id, logprobs }));
         state.problem = state.problem.take().or(problem);
+        state.speculation.proposed += u64::from(proposed);
+        state.speculation.accepted += u64::from(accepted);
         state.waker.take()
     }
 

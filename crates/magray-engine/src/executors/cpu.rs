@@ -4,7 +4,7 @@
 
 use super::allocated::{Allocated, Held};
 use super::cpu_stream::{Planned, Stream, scatter};
-use super::decoder_model::DecoderModel;
+use super::decoder_model::{DecoderModel, SequenceRoom};
 use super::feed::{Bell, Feed, Job};
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::{Failure, Label};
@@ -261,11 +261,12 @@ impl NativeDevice for CpuDevice {
     }
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
-        let Loading { spec, precision, source, .. } = loading;
+        let Loading { spec, precision, kv, source, .. } = loading;
         if let Some(generate) = spec.generates() {
             let held = Box::new(Allocated::hold(&self.allocated, generate.weight_bytes));
             let ops = self.cpu.decoder();
-            let model = DecoderModel::load(&self.cpu, ops, generate, kv_bytes(), |never| match never {}, held)?;
+            let room = SequenceRoom { kv_bytes: kv_bytes(), kv, passes_max: 1 };
+            let model = DecoderModel::load(&self.cpu, ops, generate, room, |never| match never {}, held)?;
             return Ok(Hosted { model: Box::new(model), precision: Precision::F32 });
         }
         let precision = precision.settle_cpu(self.cpu.has_fast_bf16());

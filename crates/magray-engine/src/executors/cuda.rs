@@ -1,7 +1,7 @@
 //! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
-use super::decoder_model::DecoderModel;
+use super::decoder_model::{DecoderModel, GPU_PASSES, SequenceRoom};
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::vectors::CudaVectors;
 use super::{Arriving, CudaDevice, Failure, FailureKind, FilledImage, HeldVectors, Label, OnFilled};
@@ -10,10 +10,10 @@ use crate::model::{Model, PackError, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
 use crate::spec::ModelSpec;
 use magray_core::{Precision, plan_passes};
-use magray_device::SharedMemory;
 use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault, Site, Visible, WeightsBlock};
 use magray_device::cuda::{probe, resolve};
 use magray_device::{Device, Ops};
+use magray_device::{KvFormat, SharedMemory};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -308,13 +308,17 @@ impl NativeDevice for CudaHost {
     }
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
-        let Loading { spec, precision, source, image } = loading;
+        let Loading { spec, precision, kv, source, image } = loading;
         let precision = precision.settle_gpu(self.gpu.capability);
         if let Some(generate) = spec.generates() {
+            if kv != KvFormat::Halves {
+                return Err(Failure::unsupported("keys and values of 8 bits"));
+            }
             let ops = self.cuda.decoder().map_err(GpuError::from)?;
             let failure = |error: DeviceError| GpuError::from(error).into();
+            let room = SequenceRoom { kv_bytes: self.kv_bytes, kv, passes_max: GPU_PASSES };
             let before = self.memory().allocated;
-            let mut model = DecoderModel::load(&self.cuda, ops, generate, self.kv_bytes, failure, Box::new(()))?;
+            let mut model = DecoderModel::load(&self.cuda, ops, generate, room, failure, Box::new(()))?;
             model.took(self.memory().allocated.saturating_sub(before));
             model.rehearse()?;
             return Ok(Hosted { model: Box::new(model), precision: Precision::Bf16 });

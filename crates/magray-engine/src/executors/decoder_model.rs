@@ -3,18 +3,32 @@
 
 use super::guides::Guides;
 use super::native::NativeModel;
-use super::sequences::{Sequences, StepError};
+use super::sequences::{SequenceBounds, Sequences, StepError};
 use super::{Failure, FailureKind, NewTokens, SequenceStep};
 use crate::decoder::{Decoder, DecoderFiles, LoadDecoderError};
 use crate::gpu::GpuError;
 use crate::packed::Tokens;
 use crate::spec::GenerateSpec;
 use magray_device::cuda::CudaError;
-use magray_device::{DecoderDevice, PAGE_TOKENS};
+use magray_device::{DecoderDevice, KvFormat, PAGE_TOKENS};
 use std::sync::Arc;
 
 /// Sequences whose last page may be used in part, beyond what the state of tokens takes.
 const PARTIAL_PAGES: u64 = 256;
+
+/// Passes of a step where a GPU generates: it goes on by itself for a few, so that asking for them costs little beside computing them.
+pub(crate) const GPU_PASSES: u32 = 4;
+
+/// Room for the sequences of a model on a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SequenceRoom {
+    /// Memory for their keys and values.
+    pub(crate) kv_bytes: u64,
+    /// How these are kept.
+    pub(crate) kv: KvFormat,
+    /// Passes of a step.
+    pub(crate) passes_max: u32,
+}
 
 /// A decoder and its sequences.
 pub(crate) struct DecoderModel<D: DecoderDevice> {
@@ -30,12 +44,12 @@ impl<D: DecoderDevice> DecoderModel<D>
 where
     D::Error: 'static,
 {
-    /// Puts a model on a device, with room for this many bytes of keys and values.
+    /// Puts a model on a device, with room for its sequences.
     pub(crate) fn load(
         device: &Arc<D>,
         ops: D::Ops,
         spec: &GenerateSpec,
-        kv_bytes: u64,
+        room: SequenceRoom,
         of_device: fn(D::Error) -> Failure,
         held: Box<dyn Send>,
     ) -> Result<Self, Failure> {
@@ -45,8 +59,10 @@ where
             LoadDecoderError::Weights(error) => Failure::of_model(error),
             context @ LoadDecoderError::Context { .. } => Failure::of_model(context),
         })?;
-        let pages = kv_bytes / spec.kv_token_bytes().max(1) / PAGE_TOKENS as u64 + PARTIAL_PAGES;
-        let mut sequences = Sequences::new(decoder, device, ops, pages as usize, spec.ends.clone());
+        let SequenceRoom { kv_bytes, kv, passes_max } = room;
+        let pages = kv_bytes / spec.kv_token_bytes(kv).max(1) / PAGE_TOKENS as u64 + PARTIAL_PAGES;
+        let bounds = SequenceBounds { pages: pages as usize, kv, passes_max };
+        let mut sequences = Sequences::new(decoder, device, ops, bounds, spec.ends.clone());
         sequences.constrain_by(Guides::new(spec));
         let (device, weight_bytes) = (Arc::clone(device), spec.weight_bytes);
         Ok(Self { device, sequences, weight_bytes, of_device, _held: held })

@@ -6,6 +6,7 @@ pub(crate) mod cpu;
 mod cpu_stream;
 pub(crate) mod cuda;
 pub(crate) mod decoder_model;
+mod drafts;
 mod failure;
 mod feed;
 mod guides;
@@ -222,6 +223,10 @@ pub struct NewTokens {
     pub logprobs: Vec<TokenLogprobs>,
     /// Why the sequence ends although its answer is not complete.
     pub problem: Option<String>,
+    /// Tokens that were proposed and verified ([`Sampling::speculate`]) ...
+    pub proposed: u32,
+    /// ... and those of them that the model chose.
+    pub accepted: u32,
 }
 
 /// Weights in shared memory, as a device takes them.

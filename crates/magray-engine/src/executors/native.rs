@@ -12,8 +12,8 @@ use crate::roster::Roster;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 use magray_core::{Precision, PrecisionChoice};
-use magray_device::SharedMemory;
 use magray_device::cuda::{CudaError, DeviceError};
+use magray_device::{KvFormat, SharedMemory};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,7 @@ pub(crate) trait NativeDevice: Send + Sync {
 pub(crate) struct Loading<'a> {
     pub(crate) spec: &'a ModelSpec,
     pub(crate) precision: PrecisionChoice,
+    pub(crate) kv: KvFormat,
     /// Opens the model's files.
     pub(crate) source: &'a dyn Fn() -> Result<Box<dyn TensorSource>, Failure>,
     pub(crate) image: Option<FilledImage>,
@@ -249,8 +250,8 @@ impl Native {
             None => &known.model.source.spec().map_err(Failure::of_model)?,
         };
         let source = || source_of(&known.model.source, spec);
-        let precision = known.model.precision;
-        let load = |image| self.device.load(Loading { spec, precision, source: &source, image });
+        let ExecutorModel { precision, kv, .. } = known.model;
+        let load = |image| self.device.load(Loading { spec, precision, kv, source: &source, image });
         let Some(image) = image.filter(|_| self.device.takes_images()) else {
             return Ok((self.make_room_for(|| load(None))?, Origin::Files, None));
         };

@@ -7,6 +7,7 @@ use crate::spec::decoder::{DecoderSource, read_config};
 use crate::spec::{ModelSpec, SpecError, find_graph};
 use crate::weights::{Weights, gguf};
 use magray_core::{EncoderShape, PrecisionChoice, Rules};
+use magray_device::KvFormat;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,16 @@ pub struct ExecutorModel {
     pub source: ModelSource,
     /// The arithmetic; the device has the last word.
     pub precision: PrecisionChoice,
+    /// How the keys and values of its sequences are kept, where it generates.
+    #[serde(with = "kv_bits")]
+    pub kv: KvFormat,
+}
+
+impl ExecutorModel {
+    /// This model, with keys and values as they are by default.
+    pub fn new(source: ModelSource, precision: PrecisionChoice) -> Self {
+        Self { source, precision, kv: KvFormat::default() }
+    }
 }
 
 /// Where a model comes from.
@@ -209,6 +220,27 @@ fn why_not_native(folder: &Path) -> Option<String> {
     match ModelSpec::read(folder) {
         Err(error) => Some(error.to_string()),
         Ok(spec) => Weights::open(&spec.encoder_folder).err().map(|error| error.to_string()),
+    }
+}
+
+/// How keys and values are kept, as the bits of a number.
+mod kv_bits {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(kv: &KvFormat, to: S) -> Result<S::Ok, S::Error> {
+        let bits: u8 = match kv {
+            KvFormat::Halves => 16,
+            KvFormat::Bytes => 8,
+        };
+        bits.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<KvFormat, D::Error> {
+        match u8::deserialize(from)? {
+            16 => Ok(KvFormat::Halves),
+            8 => Ok(KvFormat::Bytes),
+            bits => Err(D::Error::custom(format!("keys and values of {bits} bits"))),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) use onnx::{InputMeaning, OnnxInput};
 pub use onnx::{OnnxSpec, find_graph};
 
 use magray_core::{EncoderShape, Precision};
+use magray_device::KvFormat;
 
 /// All that a model's files say about it, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -198,10 +199,9 @@ pub struct GenerateSpec {
 }
 
 impl GenerateSpec {
-    /// Bytes of keys and values of a token, in 16 bits.
-    pub fn kv_token_bytes(&self) -> u64 {
-        let decoder::DecoderSpec { layers, kv_heads, head_size, .. } = &self.decoder;
-        (layers.len() * 2 * kv_heads * head_size * 2) as u64
+    /// Bytes of keys and values of a token.
+    pub fn kv_token_bytes(&self, format: KvFormat) -> u64 {
+        self.decoder.kv_shape().token_bytes(format) as u64
     }
 }
 

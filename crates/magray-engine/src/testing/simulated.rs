@@ -125,7 +125,7 @@ impl NativeDevice for SimulatedDevice {
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         if let Some(generate) = loading.spec.generates() {
-            let model = Box::new(SimulatedDecoder::new(&self.0, generate)?);
+            let model = Box::new(SimulatedDecoder::new(&self.0, generate, loading.kv)?);
             return Ok(Hosted { model, precision: Precision::F32 });
         }
         let (model, precision) = self.place(loading)?;
@@ -364,6 +364,7 @@ mod tests {
     use crate::model::Synthetic;
     use crate::spec::ModelSpec;
     use magray_core::PrecisionChoice;
+    use magray_device::KvFormat;
 
     fn model(memory_bytes: u64) -> SimulatedModel {
         let gpu = SimulatedGpu { memory_bytes, ..SimulatedGpu::default() };
@@ -373,7 +374,13 @@ mod tests {
     fn load(device: &SimulatedDevice) -> Result<SimulatedModel, String> {
         let (spec, precision) =
             (ModelSpec::synthetic("tiny".parse().unwrap()), PrecisionChoice::Exactly(Precision::F32));
-        let loading = Loading { spec: &spec, precision, source: &|| Ok(Box::new(Synthetic)), image: None };
+        let loading = Loading {
+            spec: &spec,
+            precision,
+            kv: KvFormat::default(),
+            source: &|| Ok(Box::new(Synthetic)),
+            image: None,
+        };
         device.place(loading).map(|(model, _)| model).map_err(|failure| failure.code)
     }
 

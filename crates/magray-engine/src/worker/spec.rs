@@ -122,6 +122,7 @@ mod tests {
     use crate::executors::{CudaDevice, ModelSource};
     use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, SearchPath};
     use magray_core::Precision;
+    use magray_device::KvFormat;
 
     #[test]
     fn a_worker_reads_what_the_supervisor_wrote() {
@@ -140,10 +141,11 @@ mod tests {
         let spec = WorkerSpec {
             device: ExecutorDevice::Cuda(CudaDevice::new(&gpu, &options)),
             models: vec![
-                ExecutorModel { source: ModelSource::Folder("a model".into()), precision: PrecisionChoice::Auto },
+                ExecutorModel::new(ModelSource::Folder("a model".into()), PrecisionChoice::Auto),
                 ExecutorModel {
                     source: ModelSource::Synthetic("tiny".parse().unwrap()),
                     precision: PrecisionChoice::Exactly(Precision::Int8),
+                    kv: KvFormat::Bytes,
                 },
             ],
             models_folder: Some("models".into()),

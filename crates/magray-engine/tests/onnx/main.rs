@@ -20,7 +20,7 @@ fn fixture() -> PathBuf {
 }
 
 fn model(source: ModelSource) -> ExecutorModel {
-    ExecutorModel { source, precision: PrecisionChoice::Auto }
+    ExecutorModel::new(source, PrecisionChoice::Auto)
 }
 
 fn onnx_model() -> ExecutorModel {
@@ -76,7 +76,7 @@ fn a_graph_gives_the_rows_of_the_native_model() {
     let Some(device) = device(None) else { return };
     let onnx = open(device, onnx_model()).unwrap();
     let exact = PrecisionChoice::Exactly(Precision::F32);
-    let native = ExecutorModel { source: ModelSource::Folder(fixture()), precision: exact };
+    let native = ExecutorModel::new(ModelSource::Folder(fixture()), exact);
     let native = ExecutorDevice::Cpu { threads: Some(1) }.open(&[native]).unwrap();
     native.load(0, None).unwrap();
     let texts: Vec<Vec<u32>> = (1..=40).map(|length| (0..length).map(|at| (at * 7 + length) % 123).collect()).collect();

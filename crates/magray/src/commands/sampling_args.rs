@@ -2,7 +2,7 @@
 //! Checks no value: the engine does.
 
 use clap::Args;
-use magray_engine::decoder::Sampling;
+use magray_engine::decoder::{SPECULATE_MAX, Sampling};
 
 use crate::generation::new_seed;
 
@@ -33,6 +33,9 @@ pub(crate) struct SamplingArgs {
     /// The same seed draws the same tokens [default: another one each time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Propose this many tokens for each pass from what the text has, 0 to 15; changes no answer [default: chat.speculate]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=i64::from(SPECULATE_MAX)))]
+    speculate: Option<u8>,
 }
 
 impl SamplingArgs {
@@ -48,6 +51,7 @@ impl SamplingArgs {
             presence_penalty: self.presence_penalty,
             ignores_end,
             seed: self.seed.unwrap_or_else(new_seed),
+            speculate: self.speculate,
             ..Sampling::default()
         }
     }

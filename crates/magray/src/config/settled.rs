@@ -4,7 +4,10 @@
 use std::path::PathBuf;
 
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
-use magray_engine::store::{DEFAULT_ENDPOINT, HubOptions, PullOptions, SourceChoice, Token};
+use magray_engine::{
+    decoder::KvFormat,
+    store::{DEFAULT_ENDPOINT, HubOptions, PullOptions, SourceChoice, Token},
+};
 
 use super::{Config, ConfigError, Source, Value};
 use crate::logging::LogFormat;
@@ -100,6 +103,17 @@ impl Config {
     /// The model of chats.
     pub(crate) fn chat_model(&self) -> String {
         self.text("chat.model").unwrap_or_default()
+    }
+
+    /// How keys and values of language models are kept.
+    pub(crate) fn kv_format(&self) -> KvFormat {
+        // Checked by the table.
+        if self.text("chat.kv_bits").as_deref() == Some("8") { KvFormat::Bytes } else { KvFormat::Halves }
+    }
+
+    /// Tokens that are proposed for a pass where a request does not say.
+    pub(crate) fn speculate(&self) -> u8 {
+        self.whole("chat.speculate").and_then(|tokens| u8::try_from(tokens).ok()).unwrap_or(0)
     }
 
     /// The folder of the collections; `None` where the system has no folder for data.

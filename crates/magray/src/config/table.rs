@@ -1,7 +1,10 @@
 //! Every setting there is: its key, what it takes, its default, variable, flag and meaning.
 //! Holds no values; reading, printing and the documentation all follow from this table.
 
-use magray_engine::store::{DEFAULT_CHAT_MODEL, DEFAULT_ENDPOINT, DEFAULT_MODEL};
+use magray_engine::{
+    decoder::SPECULATE_MAX,
+    store::{DEFAULT_CHAT_MODEL, DEFAULT_ENDPOINT, DEFAULT_MODEL},
+};
 
 use super::server_table::SERVER;
 use super::{
@@ -46,6 +49,7 @@ const LOG_FORMATS: &[Choice] = &[("text", &[]), ("json", &[])];
 const PRIORITIES: &[Choice] = &[("low", &[]), ("normal", &[]), ("high", &[])];
 const SANDBOXES: &[Choice] = &[("auto", &[]), ("require", &["required"]), ("off", &["none", "false"])];
 const BITS: &[Choice] = &[("8", &[]), ("4", &[])];
+const KV_BITS: &[Choice] = &[("16", &[]), ("8", &[])];
 
 const ANY: i64 = i64::MAX;
 /// Longer than any sensible time-out, and short enough to be added up.
@@ -117,6 +121,23 @@ const GENERAL: &[Setting] = &[
         "The model of `magray chat`: as `model.name`, or a GGUF file.",
     )
     .env(&["MAGRAY_CHAT_MODEL"]),
+    Setting::harmless(
+        "chat.kv_bits",
+        Kind::Choice(KV_BITS),
+        "16",
+        "Bits in which language models keep the keys and values of tokens. 8 takes half the memory, so that twice the tokens fit, and \
+         changes answers a little; on the CPU only, an error where a GPU would compute the model.",
+    )
+    .env(&["MAGRAY_KV_BITS"]),
+    Setting::harmless(
+        "chat.speculate",
+        Kind::Whole { min: 0, max: SPECULATE_MAX as i64 },
+        "0",
+        "Tokens that are proposed for each pass of a language model where a request does not say (`speculate`): those that \
+         followed the last ones where they stood in the text before. For answers that repeat what their prompts say; what is \
+         answered stays the same.",
+    )
+    .env(&["MAGRAY_SPECULATE"]),
     Setting::harmless(
         "embed.device",
         Kind::Device,

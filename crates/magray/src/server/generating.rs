@@ -212,7 +212,8 @@ impl Generating {
         self.left -= 1;
         let prompt_tokens = if self.left == 0 { self.prompt_tokens } else { 0 };
         let replays = end.answer.as_ref().map_or(0, |answer| answer.replays);
-        let counted = Generated { prompt_tokens, tokens: end.tokens, device: end.device(), replays };
+        let (device, speculation) = (end.device(), end.speculation);
+        let counted = Generated { prompt_tokens, tokens: end.tokens, device, replays, speculation };
         self.app.metrics().generated(self.model, counted);
         if let Some(answer) = &end.answer {
             self.record.add_pass(Pass::of(self.model, 1, answer, self.read));

@@ -26,6 +26,8 @@ fn values_show_where_they_came_from() {
         cpu.threads 2 env MAGRAY_THREADS
         cpu.path auto default
         chat.model SmolLM2-135M-Instruct default
+        chat.kv_bits 16 default
+        chat.speculate 0 default
         embed.device auto default
         embed.precision int8 file HOME/here/magray.yaml:2
         embed.prompt default default

@@ -90,6 +90,36 @@ fn log_probabilities_and_several_answers_are_told() {
 }
 
 #[test]
+fn proposed_tokens_change_no_answer_and_are_counted() {
+    let home = home();
+    let args = ["--repetition-penalty", "0.3", "--ignore-end", "hello hello hello"];
+    let plain = object(&home, &args);
+    let fast = object(&home, &[&["--speculate", "6"], &args[..]].concat());
+    assert_eq!(fast["ids"], plain["ids"]);
+    assert!(plain.get("speculated").is_none(), "{plain}");
+    let (proposed, accepted) = (fast["speculated"]["proposed"].as_u64(), fast["speculated"]["accepted"].as_u64());
+    assert!(accepted > Some(0) && accepted <= proposed, "{fast}");
+    let set = home.call(&[&["generate", "-m", "./tiny", "--json", "-n", "12"], &args[..]].concat());
+    let set: Value = serde_json::from_str(&set.env("MAGRAY_SPECULATE", "6").run().success().stdout).unwrap();
+    assert_eq!((&set["ids"], &set["speculated"]), (&fast["ids"], &fast["speculated"]));
+    let wrong = home.call(&["generate", "-m", "./tiny", "--speculate", "16", "hello"]).run();
+    assert!(wrong.code == 2 && wrong.stderr.contains("0..=15"), "{}", wrong.stderr);
+}
+
+#[test]
+fn keys_and_values_of_8_bits_are_a_setting() {
+    let home = home();
+    let run = |bits: &str| {
+        let args = ["generate", "-m", "./tiny", "--json", "--ignore-end", "-n", "100", "hello"];
+        home.call(&args).env("MAGRAY_KV_BITS", bits).run()
+    };
+    let found: Value = serde_json::from_str(&run("8").success().stdout).unwrap();
+    assert_eq!(found["tokens"], 100);
+    let wrong = run("4");
+    assert!(wrong.stderr.contains("chat.kv_bits") || wrong.stderr.contains("MAGRAY_KV_BITS"), "{}", wrong.stderr);
+}
+
+#[test]
 fn what_cannot_be_generated_is_refused() {
     let home = home();
     home.check_refused(

@@ -2,7 +2,7 @@
 
 use super::streaming::{block_on, read};
 use super::{options, start, text};
-use magray_engine::decoder::Sampling;
+use magray_engine::decoder::{DecoderFiles, KvFormat, Sampling};
 use magray_engine::engine::{Engine, EngineError, EngineOptions, ModelSource, Prompt, Work};
 use magray_engine::spec::decoder::DecoderSource;
 use magray_engine::testing::tiny_decoder;
@@ -42,6 +42,29 @@ fn tokens_are_the_same_alone_and_among_others() {
     assert_eq!(engine.process(work).unwrap().values, embedded.values);
     let kept: u64 = engine.status().devices[0].schedule.kv_bytes();
     assert_eq!(kept, 0, "the state of sequences that ended is gone");
+}
+
+#[test]
+fn keys_and_values_of_8_bits_take_about_half_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_decoder::write(folder.path(), 3).unwrap();
+    let kept = |kv: KvFormat| {
+        let mut how: EngineOptions = options(0, "");
+        how.encoder.kv = kv;
+        how.models.push(ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned())).into());
+        let engine = start(how);
+        let mut stream = engine.generate(Prompt { new_tokens_max: 400, ..prompt(4, 60) }).unwrap();
+        block_on(stream.next()).unwrap().unwrap();
+        // It goes on until its reader has too much to read.
+        let kept = engine.status().devices[0].schedule.kv_bytes();
+        assert!(kept > 0);
+        kept
+    };
+    let (whole, half) = (kept(KvFormat::Halves), kept(KvFormat::Bytes));
+    let of = |kv| DecoderFiles::open(folder.path()).unwrap().kv_token_bytes(kv);
+    let (halves, bytes) = (of(KvFormat::Halves), of(KvFormat::Bytes));
+    assert!(whole.is_multiple_of(halves) && half.is_multiple_of(bytes), "{whole} of {halves}, {half} of {bytes}");
+    assert!(bytes < halves * 6 / 10);
 }
 
 #[test]

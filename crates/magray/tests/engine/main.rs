@@ -31,6 +31,7 @@ fn options(gpus: usize, faults: &str) -> EngineOptions {
         models_folder: None,
         gpus: Gpus::One,
         schedule: Options::default(),
+        speculate: 0,
         in_process: None,
         worker_exe: env!("CARGO_BIN_EXE_magray").into(),
         simulated_gpus: (0..gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() }).collect(),

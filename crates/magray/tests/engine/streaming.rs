@@ -129,6 +129,39 @@ fn a_worker_that_dies_hangs_or_breaks_in_the_middle_loses_doubles_and_changes_no
     }
 }
 
+#[test]
+fn a_worker_that_dies_while_tokens_are_proposed_changes_none_of_them() {
+    // What was there comes again: much of what is proposed is right.
+    let repeated = |seed: u32, speculate| {
+        let sampling = Sampling {
+            repetition_penalty: 0.3,
+            ignores_end: true,
+            speculate: Some(speculate),
+            prompt_tokens: 20 + seed,
+            ..prompt(seed).sampling
+        };
+        Prompt { sampling, ..prompt(seed) }
+    };
+    let (_folder, calm) = generator(1, ON_GPUS, "");
+    let expected: Vec<Vec<u32>> = (0..4).map(|seed| read(calm.generate(repeated(seed, 0)).unwrap(), |_| {})).collect();
+    let mut stream = calm.generate(repeated(0, 3)).unwrap();
+    while let Some(token) = block_on(stream.next()) {
+        token.unwrap();
+    }
+    let told = stream.speculation();
+    assert!(told.accepted > 0 && told.accepted <= told.proposed, "{told:?}");
+    calm.shut_down();
+    for (gpus, device, faults) in [(1, ON_GPUS, "crash@every=10"), (2, ON_GPUS, ""), (1, DeviceChoice::Auto, "")] {
+        let (_folder, engine) = generator(gpus, device.clone(), faults);
+        let streams: Vec<TokenStream> = (0..4).map(|seed| engine.generate(repeated(seed, 3)).unwrap()).collect();
+        for (stream, expected) in streams.into_iter().zip(&expected) {
+            assert_eq!(&read(stream, |count| kill_after(count, &engine)), expected, "{device:?} {faults}");
+        }
+        assert!(engine.status().devices.iter().any(|device| device.schedule.restarts > 0), "{device:?} {faults}");
+        engine.shut_down();
+    }
+}
+
 /// Kills a worker after this many tokens of a stream.
 fn kill_after(count: usize, engine: &Engine) {
     let pid = engine.status().devices.iter().find_map(|device| device.pid);

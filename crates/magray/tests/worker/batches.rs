@@ -54,10 +54,10 @@ fn all_slots_are_answered_in_order_and_keep_apart() {
 fn a_model_of_a_folder_answers_pairs_and_skips_tokens() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../magray-engine/tests/fixtures/bert");
     let mut two = spec();
-    two.models.push(magray_engine::internals::ExecutorModel {
-        source: magray_engine::internals::ModelSource::Folder(folder.clone()),
-        precision: PrecisionChoice::Auto,
-    });
+    two.models.push(magray_engine::internals::ExecutorModel::new(
+        magray_engine::internals::ModelSource::Folder(folder.clone()),
+        PrecisionChoice::Auto,
+    ));
     let mut rig = Rig::open(&two);
     let width = rig.load(1, Offer::None).unwrap().outputs;
     let options = EncoderOptions { threads: Some(1), ..Default::default() };

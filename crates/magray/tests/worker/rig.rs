@@ -32,10 +32,7 @@ pub(crate) const HOLDER: Holder = Holder { device: DeviceId(1), worker: 1 };
 pub(crate) fn spec() -> WorkerSpec {
     WorkerSpec {
         device: ExecutorDevice::Simulated(SimulatedGpu::default()),
-        models: vec![ExecutorModel {
-            source: ModelSource::Synthetic("tiny".parse().unwrap()),
-            precision: PrecisionChoice::Auto,
-        }],
+        models: vec![ExecutorModel::new(ModelSource::Synthetic("tiny".parse().unwrap()), PrecisionChoice::Auto)],
         models_folder: None,
         slots: 4,
         slot_tokens_max: 1024,

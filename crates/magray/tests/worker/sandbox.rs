@@ -29,7 +29,7 @@ impl ModelFolder {
 
     fn spec(&self, sandbox: SandboxMode) -> WorkerSpec {
         let source = ModelSource::Folder(self.folder.clone());
-        let model = ExecutorModel { source, precision: spec().models[0].precision };
+        let model = ExecutorModel::new(source, spec().models[0].precision);
         WorkerSpec { models: vec![model], sandbox, outputs_max: 1024, ..spec() }
     }
 }

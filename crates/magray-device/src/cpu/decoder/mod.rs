@@ -236,6 +236,10 @@ impl DecoderOps for CpuDecoderOps {
         }
     }
 
+    fn appends_first(&self) -> bool {
+        true
+    }
+
     fn answer(&mut self) -> Result<&[f32], Infallible> {
         match &self.way {
             Way::Exact(exact) => Ok(&exact.answer),

@@ -6,6 +6,7 @@ use crate::decoder::{Constraint, DecoderFiles, Sampling};
 use crate::testing::tiny_decoder;
 use crate::tokenize::Vocabulary;
 use magray_core::CpuPath;
+use magray_device::StepBatch;
 use magray_device::cpu::Cpu;
 
 const PAGES: usize = 16;
@@ -24,7 +25,8 @@ impl Host {
         let files = DecoderFiles::open(folder.path()).unwrap();
         let cpu = Arc::new(Cpu::new(Some(CpuPath::Portable), Some(1)).unwrap());
         let decoder = Decoder::load(&*cpu, &files, tiny_decoder::CONTEXT).unwrap();
-        let mut sequences = Sequences::new(decoder, &cpu, cpu.decoder(), PAGES, vec![tiny_decoder::END]);
+        let mut sequences =
+            Sequences::new(decoder, &cpu, cpu.decoder(), SequenceBounds::of(PAGES), vec![tiny_decoder::END]);
         let spec = files.model_spec().unwrap();
         let guides = Guides::new(spec.generates().unwrap());
         let vocabulary = Vocabulary::open(folder.path()).unwrap();

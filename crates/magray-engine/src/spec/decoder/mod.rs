@@ -15,6 +15,7 @@ pub use rope::{Frequencies, Rope, RopeLayout, Scaling};
 pub use source::{DecoderSource, SyntheticDecoder, UnknownShape};
 
 use magray_core::Activation;
+use magray_device::KvShape;
 
 use super::SpecError;
 
@@ -99,6 +100,11 @@ pub struct BiasSpec {
 }
 
 impl DecoderSpec {
+    /// What its keys and values take.
+    pub(crate) fn kv_shape(&self) -> KvShape {
+        KvShape { layers: self.layers.len(), kv_heads: self.kv_heads, head_size: self.head_size }
+    }
+
     /// What is wrong with sizes that contradict each other; nothing where they agree.
     pub(crate) fn contradiction(&self) -> Option<String> {
         if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {

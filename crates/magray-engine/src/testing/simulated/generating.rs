@@ -2,13 +2,14 @@
 //! another goes on with bit by bit.
 
 use super::{Shared, duration};
-use crate::executors::decoder_model::DecoderModel;
+use crate::executors::decoder_model::{DecoderModel, GPU_PASSES, SequenceRoom};
 use crate::executors::native::NativeModel;
 use crate::executors::{Failure, NewTokens, SequenceStep};
 use crate::gpu::GpuError;
 use crate::packed::Tokens;
 use crate::spec::GenerateSpec;
 use magray_core::CpuPath;
+use magray_device::KvFormat;
 use magray_device::cpu::Cpu;
 use magray_device::cuda::InjectedFault;
 use std::sync::Arc;
@@ -32,14 +33,15 @@ impl Drop for Taken {
 }
 
 impl SimulatedDecoder {
-    pub(super) fn new(device: &Arc<Shared>, spec: &GenerateSpec) -> Result<Self, Failure> {
+    pub(super) fn new(device: &Arc<Shared>, spec: &GenerateSpec, kv: KvFormat) -> Result<Self, Failure> {
         device.check()?;
         let (bytes, gpu) = (spec.weight_bytes, device.gpu);
         device.memory.take(bytes).map_err(GpuError::from)?;
         let taken = Taken { device: Arc::clone(device), bytes };
         std::thread::sleep(duration(bytes, gpu.load_us_per_mib));
         let cpu = Arc::new(Cpu::new(Some(CpuPath::Portable), Some(1)).map_err(Failure::of_model)?);
-        let model = DecoderModel::load(&cpu, cpu.decoder(), spec, gpu.kv_bytes, |never| match never {}, Box::new(()))?;
+        let room = SequenceRoom { kv_bytes: gpu.kv_bytes, kv, passes_max: GPU_PASSES };
+        let model = DecoderModel::load(&cpu, cpu.decoder(), spec, room, |never| match never {}, Box::new(()))?;
         Ok(Self { model, taken })
     }
 }

@@ -2,21 +2,24 @@
 //! Takes the likeliest token each time; prompts are made up, and no two begin alike.
 
 use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use clap::Args;
 use magray_engine::{
-    decoder::Sampling,
-    engine::{Engine, Prompt, TokenStream},
+    decoder::{Constraint, SPECULATE_MAX, Sampling},
+    engine::{Engine, Prompt, Speculation, TokenStream},
     synthetic::{self, Lengths, Vocabulary},
 };
 use serde::Serialize;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
-    commands::{Context, compute_args::ComputeArgs},
+    commands::{Context, compute_args::ComputeArgs, constraint_args::read_schema},
     config::Source,
     exit::Failure,
     output::{self, aligned},
@@ -32,6 +35,11 @@ Examples:
 Each case is run once before it is timed. tokens/s counts new tokens of all streams \
 from the moment when the last one has its first token until one ends.";
 
+/// Prompts of a text begin this many tokens apart.
+const TEXT_STEP: usize = 131;
+/// More of a text than any context has.
+const TEXT_BYTES_MAX: u64 = 8 << 20;
+
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchGenerateArgs {
@@ -44,18 +52,27 @@ pub(crate) struct BenchGenerateArgs {
     /// Tokens of each prompt
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompt_tokens: u32,
-    /// New tokens of each stream
+    /// New tokens of each stream; fewer where a constraint ends an answer
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     new_tokens: u32,
     /// Times that each case is run; the table shows the median by tokens/s
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Write JSON of this schema: a file, or the schema itself. Tokens count while all answers go on
+    #[arg(long, value_name = "FILE|TEXT")]
+    json_schema: Option<String>,
     /// Let a prompt of this many tokens arrive among the streams when all of them have begun
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     long_prompt: Option<u32>,
     /// Draw tokens by this temperature instead of taking the likeliest
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
+    /// Propose this many tokens for each pass from what the text has, 0 to 15
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=i64::from(SPECULATE_MAX)))]
+    speculate: u8,
+    /// Go on with this text, as many times as it takes to fill the prompt, in place of made-up tokens
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
     /// Print one JSON object a case
     #[arg(long)]
     json: bool,
@@ -79,6 +96,9 @@ struct Report {
     gap_max_ms: f64,
     /// From the first request to the last token.
     total_s: f64,
+    /// Tokens that were proposed for passes, and those of them that the model chose.
+    proposed: u64,
+    accepted: u64,
 }
 
 pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Failure> {
@@ -99,6 +119,11 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
         let most = spec.max_tokens;
         return Err(Failure::Usage(format!("{prompt} tokens and {new} new ones: this model has a context of {most}")));
     }
+    let text = match &args.prompt_file {
+        None => None,
+        Some(path) => Some(read_ids(path, session.engine())?),
+    };
+    let constraint = args.json_schema.as_deref().map(read_schema).transpose()?.map(Constraint::JsonSchema);
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(Failure::Thread)?;
     let vocabulary = Vocabulary { size: spec.shape.vocab, tokens_max: spec.max_tokens };
     let name = config.model()?.name;
@@ -109,7 +134,8 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
         for round in 0..=args.rounds {
             let mut prompt = |tokens| {
                 seed += 1;
-                args.prompt(&vocabulary, tokens, seed)
+                let prompt = args.prompt(&vocabulary, text.as_deref(), tokens, seed);
+                Prompt { sampling: args.sampling(seed, constraint.clone()), ..prompt }
             };
             let prompts = (0..*streams).map(|_| prompt(args.prompt_tokens)).collect();
             let long = args.long_prompt.map(|tokens| Prompt { new_tokens_max: 1, ..prompt(tokens) });
@@ -135,14 +161,28 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
 
 impl BenchGenerateArgs {
     /// A prompt of made-up tokens; its seed makes it another one from its first token on.
-    fn prompt(&self, vocabulary: &Vocabulary, tokens: u32, seed: u32) -> Prompt {
+    fn prompt(&self, vocabulary: &Vocabulary, text: Option<&[u32]>, tokens: u32, seed: u32) -> Prompt {
+        if let Some(text) = text {
+            let from = seed as usize * TEXT_STEP % text.len();
+            let ids = text.iter().copied().cycle().skip(from).take(tokens as usize).collect();
+            return Prompt { model: FIRST, ids, new_tokens_max: self.new_tokens, ..Prompt::default() };
+        }
         let mut ids = synthetic::batch(1, Lengths::Equal(tokens as usize), vocabulary).remove(0);
         for (at, id) in ids.iter_mut().enumerate() {
             *id = (*id + seed.wrapping_mul(7919) + at as u32 % 13) % vocabulary.size as u32;
         }
-        let sampling =
-            Sampling { temperature: self.temperature, ignores_end: true, seed: u64::from(seed), ..Sampling::default() };
-        Prompt { model: FIRST, ids, new_tokens_max: self.new_tokens, sampling, ..Prompt::default() }
+        Prompt { model: FIRST, ids, new_tokens_max: self.new_tokens, ..Prompt::default() }
+    }
+
+    fn sampling(&self, seed: u32, constraint: Option<Constraint>) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            ignores_end: constraint.is_none(),
+            seed: u64::from(seed),
+            speculate: Some(self.speculate),
+            constraint,
+            ..Sampling::default()
+        }
     }
 }
 
@@ -151,6 +191,7 @@ struct Run {
     /// By stream, since the first request.
     tokens: Vec<Vec<Duration>>,
     device: String,
+    speculation: Speculation,
 }
 
 impl Run {
@@ -174,7 +215,7 @@ impl Run {
                 }
                 ended?;
                 let device = stream.answer().map(|answer| answer.device.to_string());
-                Ok::<_, Failure>((times, device.unwrap_or_default()))
+                Ok::<_, Failure>((times, device.unwrap_or_default(), stream.speculation()))
             }
         };
         let mut reading: JoinSet<_> = streams.into_iter().map(read).collect();
@@ -190,10 +231,16 @@ impl Run {
         while let Some(one) = reading.join_next().await {
             ended.push(one.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?);
         }
-        let mut devices: Vec<String> = ended.iter().map(|(_, device)| device.clone()).collect();
+        let mut devices: Vec<String> = ended.iter().map(|(_, device, _)| device.clone()).collect();
         devices.sort_unstable();
         devices.dedup();
-        Ok(Self { tokens: ended.into_iter().map(|(times, _)| times).collect(), device: devices.join(", ") })
+        let mut speculation = Speculation::default();
+        for (_, _, one) in &ended {
+            speculation.proposed += one.proposed;
+            speculation.accepted += one.accepted;
+        }
+        let tokens = ended.into_iter().map(|(times, ..)| times).collect();
+        Ok(Self { tokens, device: devices.join(", "), speculation })
     }
 
     /// New tokens a second while all streams ran; 0 where they never did.
@@ -222,8 +269,21 @@ impl Run {
             gap_p99_ms: percentile(&gaps, 0.99),
             gap_max_ms: percentile(&gaps, 1.0),
             total_s: last.as_secs_f64(),
+            proposed: self.speculation.proposed,
+            accepted: self.speculation.accepted,
         }
     }
+}
+
+/// The tokens of a text, which are to fill prompts.
+fn read_ids(path: &Path, engine: &Engine) -> Result<Vec<u32>, Failure> {
+    let wrong = |reason: String| Failure::Usage(format!("{}: {reason}", path.display()));
+    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let mut text = String::new();
+    let read = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
+    read.map_err(|error| wrong(error.to_string()))?;
+    let ids = engine.read_prompt(FIRST, &text)?;
+    if ids.is_empty() { Err(wrong("it has no tokens".to_owned())) } else { Ok(ids) }
 }
 
 fn sorted(times: impl Iterator<Item = Duration>) -> Vec<Duration> {
@@ -255,7 +315,12 @@ fn table(reports: &[Report]) -> String {
     let rows: Vec<Vec<String>> =
         std::iter::once(head.map(str::to_owned).to_vec()).chain(reports.iter().map(cells)).collect();
     let Report { model, device, prompt_tokens, new_tokens, .. } = first;
-    format!("{model} on {device}, {prompt_tokens} tokens of prompt, {new_tokens} new\n\n{}", aligned(&rows))
+    let speculated = reports.iter().filter(|report| report.proposed > 0).map(|report| {
+        let Report { streams, proposed, accepted, .. } = report;
+        format!("\n{streams}: {proposed} tokens were proposed, {accepted} accepted\n")
+    });
+    let speculated: String = speculated.collect();
+    format!("{model} on {device}, {prompt_tokens} tokens of prompt, {new_tokens} new\n\n{}{speculated}", aligned(&rows))
 }
 
 #[cfg(test)]
@@ -265,7 +330,11 @@ mod tests {
 
     fn run(tokens: &[&[u64]]) -> Run {
         let times = |stream: &&[u64]| stream.iter().map(|ms| Duration::from_millis(*ms)).collect();
-        Run { tokens: tokens.iter().map(times).collect(), device: "cpu".to_owned() }
+        Run {
+            tokens: tokens.iter().map(times).collect(),
+            device: "cpu".to_owned(),
+            speculation: Speculation::default(),
+        }
     }
 
     #[test]
@@ -289,6 +358,8 @@ mod tests {
             gap_p99_ms: 2.25,
             gap_max_ms: 4.0,
             total_s: 0.5,
+            proposed: 0,
+            accepted: 0,
         };
         let alone = Report { streams: 1, tokens_per_s: None, ..report.clone() };
         expect![[r#"

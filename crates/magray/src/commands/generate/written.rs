@@ -3,7 +3,7 @@
 
 use std::io::IsTerminal;
 
-use magray_engine::{DeviceName, decoder::TokenLogprobs, tokenize::Vocabulary};
+use magray_engine::{DeviceName, decoder::TokenLogprobs, engine::Speculation, tokenize::Vocabulary};
 use serde_json::{Value, json};
 
 use crate::{
@@ -67,6 +67,10 @@ impl<'a> Written<'a> {
             "finish_reason": end.map(|end| end.finish.code()), "device": self.device(), "seed": self.seed,
             "first_token_ms": first.map(|first| first.as_secs_f64() * 1000.0), "tokens_per_s": self.rate(),
         });
+        let speculation = end.map(|end| end.speculation).filter(|speculation| speculation.proposed > 0);
+        if let Some(Speculation { proposed, accepted }) = speculation {
+            object["speculated"] = json!({"proposed": proposed, "accepted": accepted});
+        }
         let logprobs = self.answer.logprobs.iter().map(|(id, logprobs)| self.logprobs(*id, logprobs));
         let logprobs: Vec<Value> = logprobs.collect();
         if !logprobs.is_empty() {

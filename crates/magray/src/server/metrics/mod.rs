@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 use magray_core::schedule::Fallback;
 use magray_engine::{
     DeviceName, Roster, RosterFull,
-    engine::{Answer, CacheUse},
+    engine::{Answer, CacheUse, Speculation},
 };
 use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
@@ -51,6 +51,7 @@ pub(crate) struct Generated {
     pub(crate) device: Option<DeviceName>,
     /// How often it was started again after a failure.
     pub(crate) replays: u32,
+    pub(crate) speculation: Speculation,
 }
 
 struct Passes {
@@ -60,6 +61,8 @@ struct Passes {
     compute: Histogram,
     batch_texts: Histogram,
     replays: Counter,
+    proposed: Counter,
+    accepted: Counter,
     first_token: Histogram,
     token_gap: Histogram,
 }
@@ -142,6 +145,8 @@ impl Metrics {
         of_model.requests.increment(1);
         of_model.prompt_tokens.increment(generated.prompt_tokens as u64);
         self.passes.replays.increment(generated.replays.into());
+        self.passes.proposed.increment(generated.speculation.proposed);
+        self.passes.accepted.increment(generated.speculation.accepted);
         let device = generated.device.map_or_else(|| "unknown".to_owned(), |device| device.to_string());
         self.with(|| generated_tokens(&of_model.name, device).increment(generated.tokens as u64));
     }
@@ -219,6 +224,8 @@ impl Passes {
             compute: histogram!("magray_compute_seconds"),
             batch_texts: histogram!("magray_batch_texts"),
             replays: counter!("magray_replays_total"),
+            proposed: counter!("magray_speculated_tokens_total"),
+            accepted: counter!("magray_speculated_tokens_accepted_total"),
             first_token: histogram!("magray_first_token_seconds"),
             token_gap: histogram!("magray_token_gap_seconds"),
         }
@@ -249,5 +256,7 @@ fn describe() {
     describe_histogram!("magray_token_gap_seconds", "Between two tokens of an answer.");
     describe_counter!("magray_prompt_tokens_total", "Tokens of prompts that a model has answered.");
     describe_counter!("magray_generated_tokens_total", "Tokens that a model generated, by the device of the last one.");
+    describe_counter!("magray_speculated_tokens_total", "Tokens that were proposed for passes and verified.");
+    describe_counter!("magray_speculated_tokens_accepted_total", "Proposed tokens that a model chose.");
     describe_counter!("magray_replays_total", "Times that requests were started again after a failure.");
 }

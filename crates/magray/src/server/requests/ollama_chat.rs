@@ -84,6 +84,9 @@ pub(crate) struct Options {
     pub(crate) presence_penalty: Option<f32>,
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) seed: Option<i64>,
+    /// Tokens that are proposed for each pass from what the text has; changes no answer. Without it, `chat.speculate`.
+    #[schema(maximum = 15)]
+    pub(crate) speculate: Option<u8>,
     pub(crate) stop: Option<Stops>,
 }
 

@@ -101,6 +101,9 @@ pub(crate) struct SamplingFields {
     pub(crate) frequency_penalty: Option<f32>,
     #[schema(minimum = -100, maximum = 100)]
     pub(crate) presence_penalty: Option<f32>,
+    /// Tokens that are proposed for each pass from what the text has; changes no answer. Without it, `chat.speculate`.
+    #[schema(maximum = 15)]
+    pub(crate) speculate: Option<u8>,
     /// Added to the logits of tokens, by their ids.
     pub(crate) logit_bias: Option<BTreeMap<String, f32>>,
     /// The same seed draws the same tokens.

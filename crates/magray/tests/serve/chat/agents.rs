@@ -63,6 +63,7 @@ fn answers_are_counted() {
     for line in [
         r#"magray_generated_tokens_total{model="tiny",device="cpu"} 9"#,
         r#"magray_prompt_tokens_total{model="tiny"} 5"#,
+        "magray_speculated_tokens_total 0",
         "magray_first_token_seconds_count 1",
         "magray_token_gap_seconds_count 8",
         r#"magray_device_kv_bytes{device="cpu"}"#,

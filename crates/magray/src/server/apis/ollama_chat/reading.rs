@@ -92,6 +92,7 @@ fn read_options(options: Options) -> (Sampling, Vec<String>) {
         presence_penalty: options.presence_penalty.unwrap_or(usual.presence_penalty),
         frequency_penalty: options.frequency_penalty.unwrap_or(usual.frequency_penalty),
         seed: options.seed.map_or_else(new_seed, i64::cast_unsigned),
+        speculate: options.speculate,
         ..usual
     };
     let stops = match options.stop {

@@ -108,6 +108,7 @@ fn read_sampling(
         logit_bias: fields.logit_bias.unwrap_or_default().into_iter().map(bias).collect::<Result<_, _>>()?,
         seed: fields.seed.map_or_else(new_seed, i64::cast_unsigned),
         logprobs,
+        speculate: fields.speculate,
         constraint,
         ..usual
     };

@@ -266,12 +266,8 @@ impl Ledger {
         self.capacity.saturating_sub(self.balance(Owner::Context)).saturating_sub(self.kv_share())
     }
 
-    /// What the state of sequences may take at most.
-    pub fn kv_max(&self) -> u64 {
-        self.kv_share()
-    }
-
-    fn kv_share(&self) -> u64 {
+    /// What the state of sequences may have in all.
+    pub fn kv_share(&self) -> u64 {
         self.budget.kv_max.min(self.capacity.saturating_sub(self.balance(Owner::Context)))
     }
 }

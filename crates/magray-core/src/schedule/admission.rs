@@ -2,15 +2,15 @@
 //! Never waits and never takes more than the bounds; what it takes gets an answer. Small requests do not starve large ones,
 //! no caller takes all of the room, and those of low priority leave room to the others.
 
-use super::cost::as_f64;
+use super::cost::{as_count, as_f64};
 use super::device::Device;
 use super::device_set::DeviceSet;
 use super::jobs::total;
 use super::outlook::Outlook;
 use super::promises::{Asking, Promised, Promises};
 use super::sabotage::sabotaged;
-use super::{Allowed, Fallback, Moment, Priority, Refused, Request, Sequence, Sketch};
-use crate::moment::from_micros;
+use super::{Allowed, Fallback, ModelId, Moment, Priority, Refused, Request, Sequence, Sketch};
+use crate::moment::{from_micros, micros};
 use std::time::Duration;
 
 /// A caller that was refused is told to wait at least and at most this long.
@@ -41,6 +41,8 @@ struct Newcomer {
     /// Others that were told to come and are not here yet, and their tokens.
     coming: (u64, u64),
     priority: Priority,
+    /// The model of one that generates.
+    generates: Option<ModelId>,
 }
 
 /// Whether requests are taken, and what those were told that were not.
@@ -66,7 +68,8 @@ impl Admission {
         let may = devices_for(of, request.allowed);
         let coming = (request.coming, request.coming_tokens);
         let asking = Asking { caller: request.caller, tokens, mark: Some(request.mark) };
-        self.check_room(of, Newcomer { asking, may, coming, priority: request.priority }, now)?;
+        let newcomer = Newcomer { asking, may, coming, priority: request.priority, generates: None };
+        self.check_room(of, newcomer, now)?;
         if request.is_here {
             self.promises.note_back(asking);
         }
@@ -108,7 +111,9 @@ impl Admission {
             return Err(Refused::NoDevice(of.reason_of(may, model)));
         }
         let asking = Asking { caller: request.caller, tokens, mark: None };
-        self.check_room(of, Newcomer { asking, may, coming: (0, 0), priority: request.priority }, of.cx.now)?;
+        let generates = request.sequences.iter().any(Sequence::is_generated).then_some(model);
+        let newcomer = Newcomer { asking, may, coming: (0, 0), priority: request.priority, generates };
+        self.check_room(of, newcomer, of.cx.now)?;
         self.promises.note_taken(asking);
         Ok(may)
     }
@@ -152,7 +157,7 @@ impl Excess {
 
 /// By how much a request is beyond the bounds, where `kept` of a room is kept from it.
 fn excess(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64, may_be_late: bool) -> Excess {
-    let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority } = newcomer;
+    let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority, .. } = newcomer;
     let limits = of.cx.options.limits;
     let part = if priority == Priority::Low { LOW_PART } else { 1 };
     let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
@@ -173,7 +178,8 @@ fn excess(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64, may_be
         }
         None => 0,
     };
-    Excess { by_size: by_requests.max(by_tokens), by_time }
+    let by_space = excess_of_space(of, newcomer, kept);
+    Excess { by_size: by_requests.max(by_tokens).max(by_space), by_time }
 }
 
 /// The part of a bound for a caller that holds `own` of it and wants `more`: all of it where that is little.
@@ -186,7 +192,7 @@ fn room_for(most: u64, own: u64, more: u64) -> u64 {
 /// requests have a part of that caller's time each, and other callers a part of all: none gets more than it needs, or than the
 /// request itself gets.
 fn ahead(of: Outlook<'_>, newcomer: Newcomer) -> (u64, u64) {
-    let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority } = newcomer;
+    let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority, .. } = newcomer;
     let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
     let (left, coming) = match priority {
         // It overtakes all others.
@@ -200,6 +206,35 @@ fn ahead(of: Outlook<'_>, newcomer: Newcomer) -> (u64, u64) {
     let callers = (jobs.callers() - usize::from(own.requests > 0)) as u64 + coming.0;
     let ahead = own_ahead.saturating_add(others.min(callers.saturating_mul(own_ahead.saturating_add(tokens))));
     (ahead, left.saturating_add(coming.1))
+}
+
+/// Tokens by which requests that generate are beyond what devices have space for, and beyond what ends in the time that one of
+/// them may wait for space.
+fn excess_of_space(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64) -> u64 {
+    let Newcomer { asking, may, generates: Some(model), priority, .. } = newcomer else { return 0 };
+    // It takes the space of others.
+    if priority == Priority::High {
+        return 0;
+    }
+    let (Some(wait_max), streams) = (of.cx.options.limits.wait_max, of.requests.streams()) else { return 0 };
+    let Some(room_per_us) = streams.room_per_us().filter(|_| !sabotaged!(of.cx, IgnoreWait)) else { return 0 };
+    let token_bytes = |id: ModelId| as_f64(of.model(id).plan.kv_token_bytes);
+    let devices = may.iter().filter(|id| of.devices.get(*id).health().is_in_rotation());
+    let space: f64 = devices.map(|id| as_f64(of.residency.memory(id).ledger().kv_share())).sum();
+    let models = of.residency.models().map(|(id, _)| (id, of.requests.jobs().of(id).generated_tokens));
+    let taken: f64 = models.map(|(id, tokens)| as_f64(tokens) * token_bytes(id)).sum();
+    if taken == 0.0 || space == 0.0 {
+        return 0;
+    }
+    // In tokens of this model, of which each request uses a part.
+    let in_tokens = |bytes: f64| bytes / token_bytes(model).max(1.0);
+    let has = in_tokens(space) / streams.used_part();
+    let before = as_f64(kept(as_count(has)));
+    if in_tokens(taken) + as_f64(asking.tokens) + before <= has {
+        return 0;
+    }
+    let late_us = (streams.wait_for_space_us(has, before) - micros(wait_max)).max(0.0);
+    as_count((late_us * room_per_us).ceil())
 }
 
 /// Those of the devices that can keep the state of each sequence to its end.
@@ -238,7 +273,12 @@ fn retry_after(of: Outlook<'_>, newcomer: Newcomer, promised: Promised) -> Durat
     let (ahead, left) = ahead(of, newcomer);
     // Where little of what waits is ahead of it, that little becomes less as slowly as all of it.
     let by_time = as_f64(by_time) * (as_f64(left) / as_f64(ahead.max(1))).max(1.0);
-    time_for(of, newcomer.may, as_f64(by_size).max(by_time)).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
+    // What generates holds its room to its end, however fast prompts are computed.
+    let for_size = match of.requests.streams().room_per_us() {
+        Some(room_per_us) => Some(from_micros(as_f64(by_size) / room_per_us)),
+        None => time_for(of, newcomer.may, as_f64(by_size)),
+    };
+    for_size.max(time_for(of, newcomer.may, by_time)).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
 }
 
 /// How long all that is there should take, on the devices that any request may use; `None`: no speed is known yet.

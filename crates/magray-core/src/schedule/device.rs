@@ -30,6 +30,8 @@ const GROUPS_MAX: usize = 1024;
 const SPEED_KEPT: f64 = 0.9;
 /// A turn with this many tokens a step is mostly prompts.
 const PROMPT_TOKENS: u64 = 4;
+/// Next tokens take this many times the time of what waits, at most.
+const ASIDE_MOST: f64 = 3.0;
 /// However slow a CPU is, its largest batch divided by this may wait for it.
 const CPU_LEAST_PART: u64 = 4;
 
@@ -83,6 +85,7 @@ pub(super) struct Device {
     batches_finished: u64,
     texts_finished: u64,
     busy: Duration,
+    preemptions: u64,
     /// Tokens of a batch at most, after its memory was full.
     cap: Option<u64>,
     good_batches: u32,
@@ -97,6 +100,10 @@ pub(super) struct Device {
 struct Speed {
     tokens: f64,
     us: f64,
+    /// Time that went to single tokens of sequences meanwhile.
+    aside_us: f64,
+    /// The same since the last batch that counted.
+    since_us: f64,
 }
 
 impl Device {
@@ -109,6 +116,7 @@ impl Device {
             batches_finished: 0,
             texts_finished: 0,
             busy: Duration::ZERO,
+            preemptions: 0,
             cap: None,
             good_batches: 0,
             costs: BTreeMap::new(),
@@ -291,9 +299,15 @@ impl Device {
         // A batch that has all that waits may be small, which a device is slow with. Nor do single tokens say how fast it
         // computes what waits.
         let is_telling = batch.is_followed && !batch.is_trial;
-        if is_telling && (!batch.is_turn() || batch.load.tokens >= batch.load.texts * PROMPT_TOKENS) {
+        let is_next_tokens = batch.is_turn() && batch.load.tokens < batch.load.texts * PROMPT_TOKENS;
+        if is_next_tokens {
+            self.speed.since_us += sample.measured_us;
+        } else if is_telling {
+            let us = sample.measured_us.max(1.0);
             self.speed.tokens = self.speed.tokens * SPEED_KEPT + as_f64(batch.load.tokens);
-            self.speed.us = self.speed.us * SPEED_KEPT + sample.measured_us.max(1.0);
+            self.speed.us = self.speed.us * SPEED_KEPT + us;
+            let aside_us = std::mem::take(&mut self.speed.since_us).min(us * ASIDE_MOST);
+            self.speed.aside_us = self.speed.aside_us * SPEED_KEPT + aside_us;
         }
         self.widen();
     }
@@ -341,9 +355,15 @@ impl Device {
         self.texts_finished += 1;
     }
 
-    /// The speed at which it lately computed what waited for it.
+    /// The speed at which it lately computed what waited for it, beside the next tokens of sequences.
     pub(super) fn tokens_per_us(&self) -> Option<f64> {
-        (self.speed.us > 0.0).then(|| self.speed.tokens / self.speed.us * self.health.weight())
+        let Speed { tokens, us, aside_us, .. } = self.speed;
+        (us > 0.0).then(|| tokens / (us + aside_us) * self.health.weight())
+    }
+
+    /// A sequence whose state it had gave way.
+    pub(super) fn note_preempted(&mut self) {
+        self.preemptions += 1;
     }
 
     /// Tokens that it takes this long to compute, by the speed measured lately; without a speed there is no such bound. At
@@ -383,7 +403,7 @@ impl Device {
             memory_step: self.memory_step(),
             batches: self.running.len(),
             memory_capacity: memory.ledger().capacity(),
-            kv_max: memory.ledger().kv_max(),
+            kv_max: memory.ledger().kv_share(),
             accounts: memory.ledger().accounts().collect(),
             batches_finished: self.batches_finished,
             texts_finished: self.texts_finished,
@@ -392,6 +412,8 @@ impl Device {
             failures_total: self.health.failures().failures_total(),
             restarts,
             recovery_attempts: restarts + self.health.probes(),
+            kv_capacity: memory.ledger().kv_share(),
+            preemptions: self.preemptions,
         }
     }
 }

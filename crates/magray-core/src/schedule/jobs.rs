@@ -198,6 +198,14 @@ pub(super) struct Count {
     pub(super) gpu: usize,
     /// Those of high priority.
     pub(super) high: usize,
+    /// Tokens that those which generate may come to.
+    pub(super) generated_tokens: u64,
+}
+
+impl Count {
+    fn generated(job: &Job) -> u64 {
+        if job.progress.is_empty() { 0 } else { job.tokens_total }
+    }
 }
 
 impl Jobs {
@@ -262,6 +270,7 @@ impl Jobs {
             count.all += 1;
             count.gpu += usize::from(job.is_for_gpus);
             count.high += usize::from(job.priority == Priority::High);
+            count.generated_tokens += Count::generated(&job);
         }
         let before = self.jobs.insert(request, job);
         assert!(before.is_none(), "the name of a request is used once: {request:?}");
@@ -339,6 +348,7 @@ impl Jobs {
         count.all -= 1;
         count.gpu -= usize::from(job.is_for_gpus);
         count.high -= usize::from(job.priority == Priority::High);
+        count.generated_tokens -= Count::generated(job);
         if count.all == 0 || job.is_for_gpus && count.gpu == 0 {
             self.quiet.push(job.group.model);
         }

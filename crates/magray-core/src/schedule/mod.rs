@@ -36,6 +36,7 @@ mod run;
 mod sabotage;
 mod sequence;
 mod speed;
+mod stream_rate;
 #[cfg(test)]
 mod tests;
 mod view;

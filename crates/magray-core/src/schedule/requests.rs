@@ -13,6 +13,7 @@ use super::queue::{BucketKey, Queue, Ticket};
 use super::run::{Position, Run, Side};
 use super::sabotage::sabotaged;
 use super::sequence::{Held, Progress, SequenceId, Status, StepBounds};
+use super::stream_rate::StreamRate;
 use super::{Allowed, CallerId, DeviceId, Fallback, Group, ModelId, Moment, Outcome, RequestId, Span, Step};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -97,6 +98,7 @@ pub(super) struct Advance {
 pub(super) struct Requests {
     jobs: Jobs,
     queue: Queue,
+    streams: StreamRate,
     /// Deadlines of the requests that have one.
     deadlines: BTreeSet<(Moment, RequestId)>,
     /// When to look after requests without one that need devices which may be away.
@@ -105,7 +107,13 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn new(models: usize) -> Self {
-        Self { jobs: Jobs::new(models), queue: Queue::default(), deadlines: BTreeSet::new(), patience: BTreeSet::new() }
+        Self {
+            jobs: Jobs::new(models),
+            queue: Queue::default(),
+            streams: StreamRate::default(),
+            deadlines: BTreeSet::new(),
+            patience: BTreeSet::new(),
+        }
     }
 
     pub(super) fn jobs(&self) -> &Jobs {
@@ -114,6 +122,11 @@ impl Requests {
 
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// How fast those that generate give their room back.
+    pub(super) fn streams(&self) -> &StreamRate {
+        &self.streams
     }
 
     pub(super) fn add_model(&mut self) {
@@ -127,6 +140,7 @@ impl Requests {
 
     pub(super) fn insert(&mut self, id: RequestId, job: Job) {
         self.deadlines.extend(job.deadline.map(|deadline| (deadline, id)));
+        self.streams.began(&job, job.arrived);
         self.jobs.insert(id, job);
     }
 
@@ -304,8 +318,9 @@ impl Requests {
     }
 
     /// A request waits no more: its answer was given, or its caller is gone.
-    pub(super) fn close(&mut self, id: RequestId) {
+    pub(super) fn close(&mut self, id: RequestId, now: Moment) {
         let Some(job) = self.jobs.get_mut(id) else { return };
+        self.streams.ended(job, now);
         job.set_aside.clear();
         for ticket in std::mem::take(&mut job.tickets) {
             self.queue.remove(&ticket);
@@ -353,6 +368,7 @@ impl Requests {
             self.jobs.beginnings_computed(step.request, step.sequences.clone());
         }
         if new > 0 {
+            self.streams.generated(new, cx.now);
             self.acquit(step.request);
         }
         if is_end {

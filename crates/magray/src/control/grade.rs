@@ -97,6 +97,8 @@ mod tests {
             failures_total: 0,
             restarts: 0,
             recovery_attempts: 0,
+            kv_capacity: 0,
+            preemptions: 0,
             is_ending: false,
         }
     }

@@ -319,6 +319,9 @@ impl Machine {
     /// A sequence of which nothing runs gives way: it waits for a device like one that has just come.
     fn preempt(&mut self, sequence: SequenceId, actions: &mut Vec<Action>) {
         let SequenceId { request, number } = sequence;
+        if let Some(held) = self.requests.progress(sequence).and_then(|progress| progress.held) {
+            self.devices.get_mut(held.device).note_preempted();
+        }
         self.lose_state(sequence, actions);
         if let Some(reach) = self.requests.withdraw_one(sequence) {
             self.enqueue(request, number..number + 1, reach, actions);
@@ -369,7 +372,7 @@ impl Machine {
                 self.lose_state(sequence, actions);
             }
         }
-        self.requests.close(id);
+        self.requests.close(id, self.cx.now);
         self.residency.unsettle_if_blocked();
         true
     }

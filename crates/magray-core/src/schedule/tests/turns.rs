@@ -9,6 +9,11 @@ fn bench(kv_max: u64, turn_max: Duration) -> Bench {
 
 /// The same, where the CPU keeps tokens too.
 fn bench_beside_cpu(cpu_kv_max: u64, kv_max: u64, turn_max: Duration) -> Bench {
+    let generation = Generation { turn_max, unread_max: 4 };
+    bench_with(cpu_kv_max, kv_max, Options { generation, ..Options::default() })
+}
+
+fn bench_with(cpu_kv_max: u64, kv_max: u64, options: Options) -> Bench {
     let spec = |kind, kv_max| DeviceSpec {
         kind,
         location: if kind == DeviceKind::Cpu { Location::InProcess } else { Location::Worker },
@@ -18,8 +23,6 @@ fn bench_beside_cpu(cpu_kv_max: u64, kv_max: u64, turn_max: Duration) -> Bench {
         memory: Budget { kv_max, ..Budget::UNBOUNDED },
         is_reserved: false,
     };
-    let generation = Generation { turn_max, unread_max: 4 };
-    let options = Options { generation, ..Options::default() };
     let specs = vec![spec(DeviceKind::Cpu, cpu_kv_max), spec(DeviceKind::Gpu, kv_max)];
     let machine = Machine::new(specs, vec![ModelPlan::default()], options);
     let mut bench = Bench { machine, now: Moment::START, next_request: 0, is_obliging: true };
@@ -281,4 +284,32 @@ fn a_sequence_that_goes_on_after_a_worker_was_lost_is_not_refused_when_another_i
     bench.down(GPU, Ending::Crashed);
     bench.step(Event::Up { device: GPU });
     assert_eq!(refusals(&bench.down(GPU, Ending::Crashed)), [(id, Refused::Poison)]);
+}
+
+#[test]
+fn a_prompt_that_would_wait_too_long_for_space_is_told_when_it_will_not() {
+    let limits = Limits { wait_max: Some(Duration::from_millis(100)), ..Limits::default() };
+    let generation = Generation { turn_max: LONG, unread_max: 4 };
+    let mut bench = bench_with(0, 1_000, Options { limits, generation, ..Options::default() });
+    let refused = |actions: &[Action]| match refusals(actions)[..] {
+        [] => None,
+        [(_, Refused::Full { retry_after })] => Some(retry_after),
+        ref other => panic!("{other:?}"),
+    };
+    // Ten of these fill the space; each has a token in a millisecond.
+    let mut start = only_start(&bench.prompt(10, 90).1);
+    (1..10).for_each(|_| assert_eq!(refused(&bench.prompt(10, 90).1), None));
+    for _ in 0..20 {
+        start = only_start(&bench.turn(&start));
+    }
+    let waiting = (0..100).take_while(|_| refused(&bench.prompt(10, 90).1).is_none()).count();
+    assert!((5..15).contains(&waiting), "{waiting} wait up to 100 ms where ten take 90 ms");
+    let told = refused(&bench.prompt(10, 290).1).expect("there is no space for the small ones either");
+    assert!(told <= Duration::from_millis(60), "{told:?}");
+    let (until, mut actions) = (bench.now + told, Vec::new());
+    while bench.now < until {
+        actions = bench.turn(&start);
+        start = only_start(&actions);
+    }
+    assert_eq!(refused(&bench.prompt(10, 290).1), None, "{actions:?}");
 }

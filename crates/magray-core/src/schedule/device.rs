@@ -412,7 +412,6 @@ impl Device {
             failures_total: self.health.failures().failures_total(),
             restarts,
             recovery_attempts: restarts + self.health.probes(),
-            kv_capacity: memory.ledger().kv_share(),
             preemptions: self.preemptions,
         }
     }

@@ -150,8 +150,6 @@ pub struct DeviceView {
     pub restarts: u64,
     /// Probes and restarts that were tried to bring it back.
     pub recovery_attempts: u64,
-    /// Bytes of its memory that the state of sequences may have.
-    pub kv_capacity: u64,
     /// Sequences that gave way to others or to other models: their state is computed again.
     pub preemptions: u64,
 }

@@ -97,7 +97,6 @@ mod tests {
             failures_total: 0,
             restarts: 0,
             recovery_attempts: 0,
-            kv_capacity: 0,
             preemptions: 0,
             is_ending: false,
         }

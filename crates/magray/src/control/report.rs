@@ -127,6 +127,8 @@ pub(crate) struct DeviceReport {
     pub(crate) kv_bytes: u64,
     /// The most that these may take.
     pub(crate) kv_bytes_max: u64,
+    /// Sequences that gave way to others or to other models, and are computed again.
+    pub(crate) preemptions: u64,
     /// Batches that it has now.
     pub(crate) batches: u64,
     pub(crate) batches_finished: u64,
@@ -286,6 +288,7 @@ impl DeviceReport {
             speed: schedule.speed,
             kv_bytes: schedule.kv_bytes(),
             kv_bytes_max: schedule.kv_max,
+            preemptions: schedule.preemptions,
             batches: schedule.batches as u64,
             batches_finished: schedule.batches_finished,
             texts_finished: schedule.texts_finished,

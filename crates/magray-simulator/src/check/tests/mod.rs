@@ -168,7 +168,6 @@ impl Books {
             failures_total: 0,
             restarts: 0,
             recovery_attempts: 0,
-            kv_capacity: 0,
             preemptions: 0,
         };
         let live = || self.checks.ledger.live();

@@ -51,7 +51,7 @@ const VLLM: [Metric<EngineReport>; 3] = [
     ),
 ];
 
-const DEVICE: [Metric<DeviceReport>; 23] = [
+const DEVICE: [Metric<DeviceReport>; 25] = [
     (gauge("magray_device_up", "1 while a device is used or rests."), |device| {
         Some(if matches!(device.state.as_str(), "in_rotation" | "resting") { 1.0 } else { 0.0 })
     }),
@@ -65,6 +65,16 @@ const DEVICE: [Metric<DeviceReport>; 23] = [
     (gauge("magray_device_kv_bytes", "Keys and values of the sequences that a device generates."), |device| {
         Some(device.kv_bytes as f64)
     }),
+    (gauge("magray_device_kv_bytes_max", "What keys and values of sequences may have of a device."), |device| {
+        Some(device.kv_bytes_max as f64)
+    }),
+    (
+        counter(
+            "magray_device_preemptions_total",
+            "Sequences that gave way to others or to other models, and are computed again.",
+        ),
+        |device| Some(device.preemptions as f64),
+    ),
     (gauge("magray_device_batches", "Batches that a device has now."), |device| Some(device.batches as f64)),
     (counter("magray_device_batches_total", "Batches that a device finished."), |device| {
         Some(device.batches_finished as f64)

@@ -28,6 +28,7 @@ pub(in crate::commands) fn engine() -> EngineReport {
         speed: None,
         kv_bytes: 0,
         kv_bytes_max: 0,
+        preemptions: 0,
         batches: 0,
         batches_finished: 10,
         texts_finished: 320,

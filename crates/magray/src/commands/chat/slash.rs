@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 pub(super) const HELP: &str = "\
 /model NAME     talk to another model; without a name, tell which one it is
-/system TEXT    instructions that stand before the conversation; without a text, none
-/save FILE      write the conversation, as JSON to a .json file, else as Markdown
+/system TEXT    instructions before the conversation; without a text, none
+/save FILE      write the conversation: to a .json file as JSON, else Markdown
 /clear          forget what was said
 /help           this list
 /quit           leave; Ctrl-D does too
 
-A line that ends with \\ goes on with the next one. \"\"\" begins and ends a text of several lines.
+A line that ends with \\ goes on with the next one.
+\"\"\" begins and ends a text of several lines.
 Ctrl-C stops an answer.";
 
 #[derive(Debug, PartialEq, Eq)]

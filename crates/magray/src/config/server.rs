@@ -45,6 +45,7 @@ pub(crate) struct LiveSettings {
     /// Names that the server answers to beside its own: host names, addresses, `*.domain`, or `*`.
     pub(crate) allowed_hosts: Vec<String>,
     pub(crate) requests_per_minute: Option<u64>,
+    pub(crate) tokens_per_minute: Option<u64>,
     /// Names of keys of users that may ask for a high priority, or `*`.
     pub(crate) high_priority_keys: Vec<String>,
     pub(crate) limits: RequestLimits,
@@ -96,6 +97,7 @@ impl Config {
                 admin_keys: self.keys("server.admin_keys", "server.admin_keys_file")?,
                 allowed_hosts: self.allowed_hosts()?,
                 requests_per_minute: self.whole("server.requests_per_minute").map(|rate| rate as u64),
+                tokens_per_minute: self.whole("server.tokens_per_minute").map(|rate| rate as u64),
                 high_priority_keys: self.texts("server.high_priority_keys"),
                 limits: self.request_limits(),
                 held_bytes_max: self.whole("server.held_bytes_max").unwrap_or_default() as u64,

@@ -3,7 +3,7 @@
 
 use super::{setting::Setting, value::Kind};
 
-pub(super) const SERVER: [Setting; 31] = [
+pub(super) const SERVER: [Setting; 32] = [
     Setting::trusted(
         "server.host",
         Kind::Text,
@@ -58,6 +58,14 @@ pub(super) const SERVER: [Setting; 31] = [
         Kind::Whole { min: 1, max: 1_000_000_000 },
         "",
         "Requests that each key may make in a minute, and without a key each address; a sixth of them may come at once.",
+    )
+    .unset_as("none"),
+    Setting::harmless(
+        "server.tokens_per_minute",
+        Kind::Whole { min: 1, max: 1_000_000_000 },
+        "",
+        "Tokens, read and generated, that each key may use in a minute, and without a key each address; a minute's may be used \
+         at once.",
     )
     .unset_as("none"),
     Setting::trusted(

@@ -137,7 +137,8 @@ impl Admission {
         Duration::from_millis(u64::try_from(part_ms).unwrap_or(u64::MAX).clamp(RETRY_LEAST_MS, RETRY_MOST_MS))
     }
 
-    fn tokens_of(&self, body_bytes: u64) -> u64 {
+    /// What a body of this size should have, by recent ones.
+    pub(crate) fn tokens_of(&self, body_bytes: u64) -> u64 {
         (body_bytes.saturating_mul(self.tokens_per_kib.load(Ordering::Relaxed)) / 1024).max(1)
     }
 

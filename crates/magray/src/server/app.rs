@@ -229,7 +229,7 @@ impl App {
         self.0.parts.reloader.reload(&self.live(), self.models(), |settings, changed| {
             self.0.admission.set_bytes_max(settings.live.held_bytes_max);
             let mut live = self.0.live.write().unwrap_or_else(PoisonError::into_inner);
-            *live = Arc::new(Live::replacing(&live, settings.live));
+            *live = Arc::new(Live::replacing(&live, settings.live, self.uptime()));
             drop(live);
             if let Some(aliases) = settings.aliases {
                 self.models().set_aliases(aliases);

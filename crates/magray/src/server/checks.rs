@@ -14,9 +14,10 @@ use super::{
     hosts::OwnNames,
     keys::{Access, Caller, Credential},
     live::Live,
+    meter::Counted,
     origin::Origins,
-    rate::Counted,
     request_record::RequestRecord,
+    token_account::TokenAccount,
     wrong_keys::Network,
 };
 use crate::config::ServerSettings;
@@ -72,12 +73,17 @@ impl Checks {
         let bytes = request.body().size_hint().exact().unwrap_or(0);
         let since_start = app.uptime();
         let counted = caller.key.map_or_else(|| Counted::Address(Network::of(from.peer)), Counted::Key);
+        let account = TokenAccount::open(&live, counted, since_start);
+        from.record.set_counted(counted, account.clone());
         // A body that is too large is refused where it is read.
         if from.access == Access::Compute && bytes <= live.limits().body_bytes_max as u64 {
-            live.rates().check(counted, since_start)?;
+            live.rates().check_request(counted, since_start)?;
+            if let Some(account) = account {
+                account.take(app.admission().tokens_of(bytes))?;
+            }
             app.check_queue(bytes, from.record.asker())?;
         }
-        live.rates().take(counted, since_start)
+        live.rates().take_request(counted, since_start)
     }
 }
 

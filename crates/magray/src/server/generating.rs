@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     future::poll_fn,
+    sync::Arc,
     task::{Context, Poll},
     time::Instant,
 };
@@ -18,6 +19,7 @@ use super::{
     request_record::{Asker, Pass, ReadAt, RequestRecord},
     reservation,
     service::answer_headers,
+    token_account::TokenAccount,
     writing::Json,
 };
 use crate::generation::{
@@ -39,8 +41,15 @@ pub(crate) struct Generating {
     left: usize,
     read: ReadAt,
     begun: Instant,
+    spending: Spending,
     /// The connection is not idle while an answer streams.
     _active: Option<ActiveRequest>,
+}
+
+/// New tokens that are counted for the caller, some at a time.
+struct Spending {
+    account: Option<Arc<TokenAccount>>,
+    uncounted: u64,
 }
 
 /// Jobs whose prompts were read.
@@ -74,7 +83,8 @@ impl App {
         let jobs = jobs.into_iter().map(|job| job.prepare(self.engine(), template)).collect::<Result<Vec<_>, _>>()?;
         let tokens = jobs.iter().map(Prepared::prompt_tokens).sum();
         self.limits().check_tokens("messages", tokens)?;
-        Ok(ReadJobs { model, jobs, read: ReadAt { at: Instant::now(), took: started.elapsed() } })
+        let read = ReadAt { at: Instant::now(), took: started.elapsed() };
+        Ok(ReadJobs { model, jobs, read })
     }
 
     /// Begins answers, and waits until each has begun: what is wrong until then is told in place of them.
@@ -84,10 +94,21 @@ impl App {
         let Asker { caller, priority } = record.asker();
         let urgency = Urgency { caller, priority, deadline: None };
         let coming = reservation::take_queue();
-        let prompt_tokens = jobs.iter().map(Prepared::prompt_tokens).sum();
+        let prompt_tokens: usize = jobs.iter().map(Prepared::prompt_tokens).sum();
+        let account = record.account();
+        if let Some(account) = &account {
+            account.spend(prompt_tokens as u64)?;
+        }
+        let spending = Spending { account: account.clone(), uncounted: 0 };
+        let unspent = |problem: Problem| {
+            if let Some(account) = &account {
+                account.give_back(prompt_tokens as u64);
+            }
+            problem
+        };
         let mut answers = Vec::new();
         for job in &jobs {
-            answers.extend(job.begin(self.engine(), urgency).map_err(JobError::from)?);
+            answers.extend(job.begin(self.engine(), urgency).map_err(|error| unspent(JobError::from(error).into()))?);
         }
         if let Some(coming) = coming {
             coming.submitted(prompt_tokens);
@@ -104,11 +125,13 @@ impl App {
             left: count,
             read,
             begun: Instant::now(),
+            spending,
             _active: None,
         };
         let late =
             || Problem::busy(Kind::Expired, "the answer did not begin in time", std::time::Duration::from_secs(1));
-        tokio::time::timeout(self.limits().answer_within, generating.begin(count)).await.map_err(|_| late())??;
+        let begun = tokio::time::timeout(self.limits().answer_within, generating.begin(count)).await;
+        begun.map_err(|_| late()).flatten().map_err(unspent)?;
         Ok(generating)
     }
 }
@@ -201,6 +224,7 @@ impl Generating {
     }
 
     fn count_token(&mut self, answer: usize) {
+        self.spending.add_token();
         let now = Instant::now();
         match self.last_tokens[answer].replace(now) {
             Some(last) => self.app.metrics().token_after(now - last),
@@ -231,6 +255,31 @@ impl Generating {
             replays = (replays > 0).then_some(replays),
             "generated"
         );
+    }
+}
+
+impl Spending {
+    /// Tokens that are counted together.
+    const TOGETHER: u64 = 16;
+
+    fn add_token(&mut self) {
+        self.uncounted += 1;
+        if self.uncounted >= Self::TOGETHER {
+            self.count();
+        }
+    }
+
+    fn count(&mut self) {
+        if let Some(account) = &self.account {
+            account.charge(self.uncounted);
+        }
+        self.uncounted = 0;
+    }
+}
+
+impl Drop for Spending {
+    fn drop(&mut self) {
+        self.count();
     }
 }
 

@@ -33,7 +33,7 @@ impl Live {
         let keys = Keys::new(&settings.api_keys, &settings.admin_keys);
         Self {
             used_from: (0..keys.len()).map(|_| AtomicU64::new(0)).collect(),
-            rates: Rates::new(keys.len(), settings.requests_per_minute),
+            rates: Rates::new(keys.len(), settings.requests_per_minute, settings.tokens_per_minute),
             hosts: AllowedHosts::new(&settings.allowed_hosts),
             limits: settings.limits,
             high_priority_keys: settings.high_priority_keys,
@@ -42,9 +42,9 @@ impl Live {
     }
 
     /// The next version: keys and addresses that stay go on with what they have spent of their rate.
-    pub(super) fn replacing(before: &Self, settings: LiveSettings) -> Self {
-        let next = Self::new(settings);
-        next.rates.resume(&before.rates, &next.keys.also_in(&before.keys));
+    pub(super) fn replacing(before: &Self, settings: LiveSettings, now: Duration) -> Self {
+        let mut next = Self::new(settings);
+        next.rates.resume(&before.rates, &next.keys.also_in(&before.keys), now);
         next
     }
 

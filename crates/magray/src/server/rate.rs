@@ -1,180 +1,147 @@
-//! Limits the requests of each key, and without a key of each address, by a generic cell rate algorithm.
-//! Remembers a bounded number of addresses: those with the most time left to wait.
+//! The rates of a caller: requests a minute, and tokens a minute; and the headers that tell clients of them.
+//! Reads no settings and knows no route.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use magray_engine::health::utc;
 
 use super::{
     errors::{Kind, Problem},
-    wrong_keys::Network,
+    meter::{Counted, Meter, Standing, Use},
 };
 
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    /// The time that one request takes of a rate, in nanoseconds; 0: no limit.
-    interval: u64,
-    /// How far a key or an address may be ahead of its rate.
-    ahead_max: u64,
-    /// By key: until when it has spent its requests, in nanoseconds since the server started.
-    of_keys: Vec<AtomicU64>,
-    /// The same of the addresses of callers without a key.
-    of_addresses: Mutex<HashMap<Network, u64>>,
-}
-
-/// What a request counts for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
-    Key(usize),
-    Address(Network),
+    requests: Meter,
+    tokens: Meter,
 }
 
 /// One part in this of a minute's requests may come at once.
 const BURST_PART: u64 = 6;
-const ADDRESSES_MAX: usize = 4096;
 
 impl Rates {
-    pub(crate) fn new(keys: usize, requests_per_minute: Option<u64>) -> Self {
-        let Some(rate) = requests_per_minute.filter(|rate| *rate > 0) else { return Self::default() };
-        let interval = Duration::from_secs(60).as_nanos() as u64 / rate;
-        let ahead_max = interval * (rate / BURST_PART).max(1);
-        let of_keys = (0..keys).map(|_| AtomicU64::new(0)).collect();
-        Self { interval, ahead_max, of_keys, of_addresses: Mutex::default() }
+    /// A minute's tokens may be used at once: a single prompt may have thousands.
+    pub(crate) fn new(keys: usize, requests_per_minute: Option<u64>, tokens_per_minute: Option<u64>) -> Self {
+        Self {
+            requests: Meter::new(keys, requests_per_minute, |rate| rate / BURST_PART),
+            tokens: Meter::new(keys, tokens_per_minute, |rate| rate),
+        }
     }
 
     /// Goes on with what was spent before; `same_keys` are the indices of keys now and before.
-    pub(crate) fn resume(&self, before: &Self, same_keys: &[(usize, usize)]) {
-        for (now, before) in
-            same_keys.iter().filter_map(|(now, at)| Some((self.of_keys.get(*now)?, before.of_keys.get(*at)?)))
-        {
-            now.store(before.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        self.addresses().clone_from(&before.addresses());
+    pub(crate) fn resume(&mut self, before: &Self, same_keys: &[(usize, usize)], now: Duration) {
+        self.requests.resume(&before.requests, same_keys, now);
+        self.tokens.resume(&before.tokens, same_keys, now);
     }
 
-    /// Refuses a caller that has spent its rate, and says when to retry; takes nothing.
-    pub(crate) fn check(&self, caller: Counted, since_start: Duration) -> Result<(), Problem> {
-        if self.interval == 0 {
-            return Ok(());
-        }
-        let before = match caller {
-            Counted::Key(key) => self.of_keys.get(key).map_or(0, |spent| spent.load(Ordering::Relaxed)),
-            Counted::Address(network) => self.addresses().get(&network).copied().unwrap_or(0),
-        };
-        self.after(caller, before, nanos(since_start)).map(drop)
+    pub(crate) fn limits_tokens(&self) -> bool {
+        self.tokens.has_limit()
     }
 
-    pub(crate) fn take(&self, caller: Counted, since_start: Duration) -> Result<(), Problem> {
-        let now = nanos(since_start);
-        match caller {
-            _ if self.interval == 0 => Ok(()),
-            Counted::Key(key) => {
-                let Some(spent) = self.of_keys.get(key) else { return Ok(()) };
-                let mut before = spent.load(Ordering::Relaxed);
-                loop {
-                    let after = self.after(caller, before, now)?;
-                    match spent.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
-                        Ok(_) => return Ok(()),
-                        Err(other) => before = other,
-                    }
+    /// Refuses a caller that has spent its requests, and says when to retry; takes nothing.
+    pub(crate) fn check_request(&self, of: Counted, now: Duration) -> Result<(), Problem> {
+        self.requests.check(Use { of, units: 1, now }).map_err(|wait| too_many("requests", of, wait))
+    }
+
+    pub(crate) fn take_request(&self, of: Counted, now: Duration) -> Result<(), Problem> {
+        self.requests.take(Use { of, units: 1, now }).map_err(|wait| too_many("requests", of, wait))
+    }
+
+    /// Takes tokens, or says when to retry.
+    pub(crate) fn take_tokens(&self, wanted: Use) -> Result<(), Problem> {
+        self.tokens.take(wanted).map_err(|wait| too_many("tokens", wanted.of, wait))
+    }
+
+    /// Counts tokens that were used already.
+    pub(crate) fn charge_tokens(&self, used: Use) {
+        self.tokens.charge(used);
+    }
+
+    pub(crate) fn give_tokens_back(&self, unused: Use) {
+        self.tokens.give_back(unused);
+    }
+
+    /// Tells a caller what it has left, by the names that OpenAI's clients know, or Anthropic's.
+    pub(crate) fn tell(&self, of: Counted, now: Duration, is_anthropic: bool, headers: &mut HeaderMap) {
+        for (what, meter) in [("requests", &self.requests), ("tokens", &self.tokens)] {
+            let Some(standing) = meter.standing(of, now) else { continue };
+            let Standing { limit, remaining, reset } = standing;
+            let mut add = |name: String, value: String| {
+                if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                    headers.insert(name, value);
                 }
-            }
-            Counted::Address(network) => {
-                let mut addresses = self.addresses();
-                let after = self.after(caller, addresses.get(&network).copied().unwrap_or(0), now)?;
-                if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&network) {
-                    evict(&mut addresses, now);
-                }
-                addresses.insert(network, after);
-                Ok(())
+            };
+            if is_anthropic {
+                let name = |part: &str| format!("anthropic-ratelimit-{what}-{part}");
+                add(name("limit"), limit.to_string());
+                add(name("remaining"), remaining.to_string());
+                add(name("reset"), utc(SystemTime::now() + reset));
+            } else {
+                let name = |part: &str| format!("x-ratelimit-{part}-{what}");
+                add(name("limit"), limit.to_string());
+                add(name("remaining"), remaining.to_string());
+                add(name("reset"), shown(reset));
             }
         }
-    }
-
-    fn addresses(&self) -> MutexGuard<'_, HashMap<Network, u64>> {
-        self.of_addresses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn after(&self, caller: Counted, before: u64, now: u64) -> Result<u64, Problem> {
-        let after = before.max(now).saturating_add(self.interval);
-        let ahead = after - now;
-        if ahead <= self.ahead_max {
-            return Ok(after);
-        }
-        let message = match caller {
-            Counted::Key(_) => "this key has sent too many requests: wait and try again",
-            Counted::Address(_) => "this address has sent too many requests: wait and try again",
-        };
-        Err(Problem::busy(Kind::TooOften, message, Duration::from_nanos(ahead - self.ahead_max)))
     }
 }
 
-/// Removes addresses that may send as if they never had, else the one that may do so first.
-fn evict(addresses: &mut HashMap<Network, u64>, now: u64) {
-    addresses.retain(|_, spent| *spent > now);
-    if addresses.len() >= ADDRESSES_MAX
-        && let Some(first) = addresses.iter().min_by_key(|(_, spent)| **spent).map(|(network, _)| *network)
-    {
-        addresses.remove(&first);
-    }
+fn too_many(what: &str, of: Counted, wait: Duration) -> Problem {
+    let who = match of {
+        Counted::Key(_) => "this key",
+        Counted::Address(_) => "this address",
+    };
+    let did = if what == "tokens" { "used" } else { "sent" };
+    Problem::busy(Kind::TooOften, format!("{who} has {did} too many {what}: wait and try again"), wait)
 }
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// As OpenAI writes times: `6m0s`, `1.25s`, `120ms`.
+fn shown(time: Duration) -> String {
+    let millis = time.as_millis();
+    let (minutes, rest) = (millis / 60_000, millis % 60_000);
+    match (minutes, rest) {
+        (0, rest) if rest < 1000 => format!("{rest}ms"),
+        (0, rest) => format!("{}s", rest as f64 / 1e3),
+        (minutes, rest) => format!("{minutes}m{}s", rest as f64 / 1e3),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Counted::*, *};
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use super::*;
+    use crate::server::wrong_keys::Network;
 
     #[test]
-    fn a_burst_is_taken_and_then_the_rate_holds() {
-        for [one, other] in [[Key(0), Key(1)], [1, 2].map(Network).map(Address)] {
-            let rates = Rates::new(2, Some(60));
-            assert!((0..100).all(|_| rates.check(one, SECOND).is_ok()), "a check takes nothing");
-            let taken = (0..100).take_while(|_| rates.take(one, SECOND).is_ok()).count();
-            assert_eq!(taken, 10);
-            let refused = rates.take(one, SECOND).unwrap_err();
-            assert_eq!((refused.kind, refused.retry_after), (Kind::TooOften, Some(SECOND)));
-            assert_eq!(rates.check(one, SECOND).unwrap_err().retry_after, Some(SECOND));
-            assert!(rates.take(one, SECOND * 2).is_ok());
-            assert!(rates.take(one, SECOND * 2).is_err());
-            assert!(rates.take(other, SECOND).is_ok(), "one does not spend another's share");
-        }
+    fn refusals_say_what_was_too_much_and_headers_what_is_left() {
+        let (rates, now) = (Rates::new(1, Some(12), Some(600)), Duration::from_secs(5));
+        let of = Counted::Address(Network(1));
+        rates.take_request(Counted::Key(0), now).unwrap();
+        rates.take_tokens(Use { of: Counted::Key(0), units: 590, now }).unwrap();
+        let refused = rates.take_tokens(Use { of: Counted::Key(0), units: 20, now }).unwrap_err();
+        assert_eq!((refused.kind, refused.retry_after), (Kind::TooOften, Some(Duration::from_secs(1))));
+        assert!(refused.message.contains("this key has used too many tokens"), "{refused}");
+        (0..2).for_each(|_| rates.take_request(of, now).unwrap());
+        assert!(rates.take_request(of, now).unwrap_err().message.contains("this address has sent too many requests"));
+        let mut headers = HeaderMap::new();
+        rates.tell(Counted::Key(0), now, false, &mut headers);
+        let told = |name: &str| headers[name].to_str().unwrap().to_owned();
+        assert_eq!(
+            (told("x-ratelimit-limit-requests"), told("x-ratelimit-remaining-requests")),
+            ("12".into(), "1".into())
+        );
+        assert_eq!(
+            (told("x-ratelimit-limit-tokens"), told("x-ratelimit-remaining-tokens")),
+            ("600".into(), "10".into())
+        );
+        assert_eq!(told("x-ratelimit-reset-tokens"), "59s");
+        rates.tell(of, now, true, &mut headers);
+        assert!(headers["anthropic-ratelimit-tokens-reset"].to_str().unwrap().ends_with('Z'));
     }
 
     #[test]
-    fn a_reload_gave_every_caller_a_fresh_burst() {
-        let before = Rates::new(2, Some(60));
-        let address = Address(Network(7));
-        while before.take(Key(1), Duration::ZERO).is_ok() || before.take(address, Duration::ZERO).is_ok() {}
-        let after = Rates::new(1, Some(60));
-        after.resume(&before, &[(0, 1)]);
-        assert!(after.take(Key(0), Duration::ZERO).is_err() && after.take(address, Duration::ZERO).is_err());
-    }
-
-    #[test]
-    fn addresses_are_forgotten_before_there_are_too_many() {
-        let rates = Rates::new(0, Some(60));
-        let full = Address(Network(u64::MAX));
-        while rates.take(full, SECOND).is_ok() {}
-        (0..2 * ADDRESSES_MAX as u64).for_each(|number| rates.take(Address(Network(number)), SECOND).unwrap());
-        assert_eq!(rates.addresses().len(), ADDRESSES_MAX);
-        assert!(rates.take(full, SECOND).is_err(), "those that wait longest are kept");
-    }
-
-    #[test]
-    fn without_a_limit_nothing_is_refused() {
-        let rates = Rates::new(1, None);
-        assert!((0..1000).all(|_| rates.take(Key(0), Duration::ZERO).is_ok()));
-        assert!((0..1000).all(|_| rates.take(Address(Network(1)), Duration::ZERO).is_ok()));
-        assert!(rates.addresses().is_empty());
+    fn times_are_written_as_openai_writes_them() {
+        let shown = |millis| shown(Duration::from_millis(millis));
+        assert_eq!([shown(0), shown(120), shown(1250), shown(360_000)], ["0ms", "120ms", "1.25s", "6m0s"]);
     }
 }

@@ -54,7 +54,8 @@ impl Unlogged {
             overloaded = self.overloaded,
             rate_limited = self.rate_limited,
             retry_after_ms,
-            "requests were refused with 429: see server.queue_wait_s, server.held_bytes_max and server.requests_per_minute"
+            "requests were refused with 429: see server.queue_wait_s, server.held_bytes_max, server.requests_per_minute and \
+             server.tokens_per_minute"
         );
         *self = Self { logged: Some(now), ..Self::default() };
     }

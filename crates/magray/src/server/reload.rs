@@ -48,7 +48,7 @@ pub(crate) struct Reloaded {
 pub(super) const TIMEOUTS: [&str; 4] =
     ["gpu.idle_timeout_s", "gpu.models.idle_timeout_s", "gpu.memory.offload_to_cpu", "gpu.memory.offload_after_use"];
 
-const LIVE: [&str; 23] = [
+const LIVE: [&str; 24] = [
     TIMEOUTS[0],
     TIMEOUTS[1],
     TIMEOUTS[2],
@@ -61,6 +61,7 @@ const LIVE: [&str; 23] = [
     "server.admin_keys",
     "server.admin_keys_file",
     "server.requests_per_minute",
+    "server.tokens_per_minute",
     "server.high_priority_keys",
     "server.allowed_hosts",
     "server.body_bytes_max",

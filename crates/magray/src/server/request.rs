@@ -206,7 +206,12 @@ impl Begun {
     fn finish(mut self, mut response: Response, problem: Option<&Problem>) -> Response {
         self.is_ended = true;
         self.record_end(response.status().as_u16(), problem);
-        response.headers_mut().insert(request_id::HEADER, self.id.clone());
+        let headers = response.headers_mut();
+        headers.insert(request_id::HEADER, self.id.clone());
+        if let Some(counted) = self.record.recorded().counted {
+            let is_anthropic = self.endpoint.api() == Api::Anthropic;
+            self.app.live().rates().tell(counted, self.app.uptime(), is_anthropic, headers);
+        }
         response
     }
 

@@ -12,7 +12,11 @@ use magray_engine::{
 };
 use tracing::{Instrument, Span};
 
-use super::errors::{Kind, Problem};
+use super::{
+    errors::{Kind, Problem},
+    meter::Counted,
+    token_account::TokenAccount,
+};
 
 /// Clones share one record.
 #[derive(Clone, Debug)]
@@ -33,6 +37,10 @@ pub(crate) struct Asker {
 pub(crate) struct Recorded {
     pub(crate) key: Option<Arc<str>>,
     pub(crate) asker: Asker,
+    /// Whose rates it counts for.
+    pub(crate) counted: Option<Counted>,
+    /// `None` where tokens are not limited.
+    account: Option<Arc<TokenAccount>>,
     /// Whether its caller may not ask for a high priority.
     is_held_back: bool,
     pub(crate) texts: usize,
@@ -88,6 +96,16 @@ impl RequestRecord {
         recorded.asker.caller = caller;
         recorded.key = key;
         recorded.is_held_back = is_held_back;
+    }
+
+    pub(crate) fn set_counted(&self, counted: Counted, account: Option<Arc<TokenAccount>>) {
+        let mut recorded = self.recorded();
+        (recorded.counted, recorded.account) = (Some(counted), account);
+    }
+
+    /// What it uses of its caller's tokens; `None` where they are not limited.
+    pub(crate) fn account(&self) -> Option<Arc<TokenAccount>> {
+        self.recorded().account.clone()
     }
 
     /// What the request computes from here on is as urgent as this, if its caller may ask for it.

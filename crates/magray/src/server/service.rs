@@ -17,6 +17,7 @@ use super::{
     inputs::Input,
     request_record::{Asker, Pass, ReadAt, RequestRecord},
     reservation,
+    token_account::TokenAccount,
     writing::{Json, write_budget},
 };
 
@@ -38,8 +39,10 @@ pub(crate) struct ReadWork {
 pub(crate) struct Submitted {
     asking: Asked,
     record: RequestRecord,
+    account: Option<Arc<TokenAccount>>,
     model: usize,
     texts: usize,
+    tokens: usize,
     truncated: usize,
     read: ReadAt,
     param: &'static str,
@@ -134,11 +137,15 @@ impl App {
             coming.as_ref().map_or_else(|| self.admission().hold(bytes), |own| own.hold_answer(bytes))?,
         );
         let tokens = work.tokens();
+        let account = record.account();
+        if let Some(account) = &account {
+            account.spend(tokens as u64)?;
+        }
         let asking = self.text_cache().ask(self.engine(), work);
         if let Some(coming) = coming {
             coming.submitted(tokens);
         }
-        Ok(Submitted { asking, record, model, texts, truncated, read, param })
+        Ok(Submitted { asking, record, account, model, texts, tokens, truncated, read, param })
     }
 
     fn numbers(&self, work: &Work) -> usize {
@@ -151,8 +158,16 @@ impl App {
 
 impl Submitted {
     pub(crate) async fn answered(self, app: &App) -> Result<Computed, Problem> {
-        let Self { asking, record, model, texts, truncated, read, param } = self;
-        let answer = asking.await.map_err(|error| wrong_texts(error, param))?;
+        let Self { asking, record, account, model, texts, tokens, truncated, read, param } = self;
+        let answer = match (asking.await, account) {
+            (Ok(answer), _) => answer,
+            (Err(error), account) => {
+                if let Some(account) = account {
+                    account.give_back(tokens as u64);
+                }
+                return Err(wrong_texts(error, param));
+            }
+        };
         app.metrics().computed(model, texts, &answer, read.took);
         record.add_pass(Pass::of(model, texts, &answer, read));
         if answer.replays > 0 {

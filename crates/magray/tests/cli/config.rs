@@ -52,6 +52,7 @@ fn values_show_where_they_came_from() {
         server.admin_keys none default
         server.admin_keys_file none default
         server.requests_per_minute none default
+        server.tokens_per_minute none default
         server.high_priority_keys none default
         server.tls_cert none default
         server.tls_key none default

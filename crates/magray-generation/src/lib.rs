@@ -4,6 +4,7 @@
 
 mod answer;
 mod job;
+mod passages;
 mod side_by_side;
 mod template;
 mod whole;
@@ -11,6 +12,7 @@ mod whole;
 pub use self::{
     answer::{AnswerEnd, AnswerEvent, AnswerStream, AnswerToken, Finish, Part, Times},
     job::{ANSWERS_MAX, ChatInput, Job, JobError, JobInput, Prepared, TokensMax, ToolChoice, Urgency, new_seed},
+    passages::{PASSAGES, cut, with_passages},
     side_by_side::{AnswersEvent, SideBySide},
     template::chat_template,
     whole::WholeAnswer,

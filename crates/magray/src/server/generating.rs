@@ -10,6 +10,7 @@ use std::{
 };
 
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
 use super::{
     app::App,
@@ -42,6 +43,7 @@ pub(crate) struct Generating {
     read: ReadAt,
     begun: Instant,
     spending: Spending,
+    citations: Option<Value>,
     /// The connection is not idle while an answer streams.
     _active: Option<ActiveRequest>,
 }
@@ -57,11 +59,18 @@ pub(crate) struct ReadJobs {
     model: usize,
     jobs: Vec<Prepared>,
     read: ReadAt,
+    /// Passages that are to be answered from, as JSON.
+    citations: Option<Value>,
 }
 
 impl ReadJobs {
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.jobs.iter().map(Prepared::prompt_tokens).sum()
+    }
+
+    /// With the passages that it is answered from.
+    pub(crate) fn citing(self, citations: Value) -> Self {
+        Self { citations: Some(citations), ..self }
     }
 }
 
@@ -84,12 +93,12 @@ impl App {
         let tokens = jobs.iter().map(Prepared::prompt_tokens).sum();
         self.limits().check_tokens("messages", tokens)?;
         let read = ReadAt { at: Instant::now(), took: started.elapsed() };
-        Ok(ReadJobs { model, jobs, read })
+        Ok(ReadJobs { model, jobs, read, citations: None })
     }
 
     /// Begins answers, and waits until each has begun: what is wrong until then is told in place of them.
     pub(crate) async fn generate(&self, read: ReadJobs) -> Result<Generating, Problem> {
-        let ReadJobs { model, jobs, read } = read;
+        let ReadJobs { model, jobs, read, citations } = read;
         let record = RequestRecord::current();
         let Asker { caller, priority } = record.asker();
         let urgency = Urgency { caller, priority, deadline: None };
@@ -126,6 +135,7 @@ impl App {
             read,
             begun: Instant::now(),
             spending,
+            citations,
             _active: None,
         };
         let late =
@@ -159,6 +169,11 @@ impl Generating {
 
     pub(crate) fn answers(&self) -> usize {
         self.last_tokens.len()
+    }
+
+    /// Passages that are answered from, for the field `magray_citations`.
+    pub(crate) fn citations(&self) -> Option<&Value> {
+        self.citations.as_ref()
     }
 
     pub(crate) fn begun(&self) -> Instant {

@@ -12,12 +12,10 @@ use crate::{
         search::{self, Found, RERANKER, Reranker, Retrieval},
     },
     exit::Failure,
+    generation::{self, PASSAGES},
     model,
     output::{self, safe},
 };
-
-/// Passages that a question is answered from.
-const PASSAGES: usize = 5;
 
 #[derive(Debug, Args)]
 pub(super) struct PassageArgs {
@@ -58,24 +56,14 @@ impl Passages {
         };
         let mut found = search::retrieve(retrieval, &self.place, context)?;
         found.retain(|one| !one.text.trim().is_empty());
-        let each = (bytes_max / PASSAGES).max(1);
-        for one in &mut found {
-            one.text.truncate(one.text.floor_char_boundary(each));
-        }
+        generation::cut(found.iter_mut().map(|one| &mut one.text), bytes_max);
         Ok(found)
     }
 }
 
 /// The question behind its passages, each with the number that it is cited by.
 pub(super) fn with_question(found: &[Found], question: &str) -> String {
-    if found.is_empty() {
-        return question.to_owned();
-    }
-    let mut text = "Answer the question from these passages. Cite a passage by its number, as in [1].\n".to_owned();
-    for (number, one) in (1..).zip(found) {
-        text += &format!("\n[{number}] {}\n", one.text.trim());
-    }
-    text + "\nQuestion: " + question
+    generation::with_passages(found.iter().map(|one| one.text.as_str()), question)
 }
 
 /// Which passages the answer cites; all of them where it cites none.

@@ -15,6 +15,7 @@ pub(super) mod ollama_chat;
 pub(super) mod open_inference;
 pub(super) mod openai;
 pub(super) mod openai_chat;
+pub(super) mod passages;
 pub(super) mod qdrant;
 mod reranking;
 pub(super) mod responses;

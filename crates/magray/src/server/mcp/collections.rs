@@ -13,11 +13,13 @@ use crate::{
     qdrant::{
         collections::{CreateCollection, Kept},
         points::Operation,
-        query::QueryRequest,
-        texts::{self, TEXT_FIELD, TextSearch},
+        texts::{self, TEXT_FIELD},
     },
     server::{
-        apis::qdrant::{points, queries},
+        apis::{
+            passages::{self, DocumentSearch},
+            qdrant::points,
+        },
         errors::{Kind, Problem},
     },
 };
@@ -107,8 +109,7 @@ struct ListedCollection {
     model: Option<String>,
 }
 
-/// What is returned at most.
-const LIMIT_MAX: usize = 100;
+/// What is returned where nothing is said.
 const LIMIT: usize = 5;
 
 #[tool_router(router = collection_routes, vis = "pub(super)")]
@@ -197,48 +198,21 @@ impl Tools {
     }
 
     async fn search(&self, search: Search) -> Result<SearchResults, Problem> {
-        let (app, name) = (&self.app, search.collection.clone());
-        let limit = search.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
-        let known = app.collections().with_one(name.clone(), |collection| {
-            let config = collection.config();
-            Ok((Kept::of(&config).model(), config.text_field.clone().unwrap_or_else(|| TEXT_FIELD.to_owned())))
-        });
-        let (model, text_field) = known.await?;
-        let asked = TextSearch {
-            query: &search.query,
-            model: model.as_deref(),
-            text_field: &text_field,
-            is_hybrid: search.hybrid,
-            is_reranked: search.rerank,
-            limit,
-            filter: search.filter.map(Value::Object),
-        };
-        let mut requests = [read::<QueryRequest>(asked.body())?];
-        queries::embed(app, &mut requests).await?;
-        let found = app.collections().with_all(move |all| {
-            let [request] = requests;
-            queries::find(all, &name, request)
-        });
-        let mut found: Vec<(f64, String, Map<String, Value>)> = found
-            .await?
-            .into_iter()
-            .map(|one| (one.score.into(), one.id.to_string(), one.payload.unwrap_or_default()))
-            .collect();
-        let text = |fields: &Map<String, Value>| {
-            fields.get(&text_field).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
-        if search.rerank && !found.is_empty() {
-            let scores = app.rank_texts(&search.query, found.iter().map(|(.., fields)| text(fields)).collect()).await?;
-            found.iter_mut().zip(scores).for_each(|((score, ..), own)| *score = own.into());
-            found.sort_by(|a, b| b.0.total_cmp(&a.0));
-        }
-        found.truncate(limit);
         let analyzer = Analyzer::default();
         let terms: BTreeMap<String, f32> =
             analyzer.words(&search.query).map(|word| (word.term.to_string(), 1.0)).collect();
-        let results = found.into_iter().map(|(score, id, document)| {
-            let snippet = snippet(&text(&document), &analyzer, &terms, SnippetLimits::default()).marked("**", "**");
-            FoundDocument { id, score, snippet, document }
+        let search = DocumentSearch {
+            collection: search.collection,
+            query: search.query,
+            limit: search.limit.unwrap_or(LIMIT),
+            is_hybrid: Some(search.hybrid),
+            is_reranked: search.rerank,
+            filter: search.filter.map(Value::Object),
+        };
+        let results = passages::search(&self.app, search).await?.into_iter().map(|one| {
+            let snippet = snippet(&one.text, &analyzer, &terms, SnippetLimits::default()).marked("**", "**");
+            let id = one.id.as_str().map_or_else(|| one.id.to_string(), str::to_owned);
+            FoundDocument { id, score: one.score, snippet, document: one.fields }
         });
         Ok(SearchResults { results: results.collect() })
     }

@@ -4,6 +4,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::collection_field::CollectionField;
+
 /// A conversation to go on with.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[schema(as = MessagesRequest)]
@@ -31,6 +33,8 @@ pub(crate) struct MessagesRequest {
     pub(crate) tools: Option<Vec<ToolDefinition>>,
     pub(crate) tool_choice: Option<ToolChoiceField>,
     pub(crate) thinking: Option<Thinking>,
+    /// Answer from the passages of this collection that fit the last question best, and cite them.
+    pub(crate) magray_collection: Option<CollectionField>,
 }
 
 /// A message of a conversation.

@@ -4,7 +4,10 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::openai_chat::{Stops, ToolDefinition};
+use super::{
+    collection_field::CollectionField,
+    openai_chat::{Stops, ToolDefinition},
+};
 
 /// A conversation to go on with.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -19,6 +22,9 @@ pub(crate) struct ChatRequest {
     /// Functions that the model may call.
     #[serde(default)]
     pub(crate) tools: Option<Vec<ToolDefinition>>,
+    /// Answer from the passages of this collection that fit the last question best, and cite them.
+    #[serde(default)]
+    pub(crate) magray_collection: Option<CollectionField>,
     #[serde(flatten)]
     pub(crate) how: AnswerFields,
 }

@@ -6,6 +6,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::collection_field::CollectionField;
 use crate::server::inputs::Input;
 
 /// A conversation to go on with.
@@ -49,6 +50,9 @@ pub(crate) struct ChatRequest {
     /// The last message is the beginning of the answer.
     #[serde(default)]
     pub(crate) continue_final_message: Option<bool>,
+    /// Answer from the passages of this collection that fit the last question best, and cite them.
+    #[serde(default)]
+    pub(crate) magray_collection: Option<CollectionField>,
     #[serde(flatten)]
     pub(crate) sampling: SamplingFields,
 }
@@ -108,6 +112,8 @@ pub(crate) struct SamplingFields {
     pub(crate) logit_bias: Option<BTreeMap<String, f32>>,
     /// The same seed draws the same tokens.
     pub(crate) seed: Option<i64>,
+    /// Go on behind the token that ends an answer, to as many tokens as it may have: for measurements.
+    pub(crate) ignore_eos: Option<bool>,
     /// Answers to each prompt, up to 128.
     #[schema(minimum = 1, maximum = 128)]
     pub(crate) n: Option<u32>,

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::openai_chat::Content;
+use super::{collection_field::CollectionField, openai_chat::Content};
 
 /// Something to answer.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -37,6 +37,8 @@ pub(crate) struct ResponsesRequest {
     /// Answers are not kept: send the conversation with each request.
     pub(crate) previous_response_id: Option<String>,
     pub(crate) background: Option<bool>,
+    /// Answer from the passages of this collection that fit the last question best, and cite them.
+    pub(crate) magray_collection: Option<CollectionField>,
 }
 
 /// A text, or items.

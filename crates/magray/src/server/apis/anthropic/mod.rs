@@ -32,11 +32,12 @@ pub(crate) async fn messages(
     body: Body,
 ) -> Result<Response, Problem> {
     let read = |app: &App, body: &Body| {
-        let request: MessagesRequest = body.json()?;
-        let is_streamed = request.stream.unwrap_or(false);
-        Ok((app.read_jobs(vec![read_messages(app, request)?])?, is_streamed))
+        let mut request: MessagesRequest = body.json()?;
+        let (is_streamed, wanted) = (request.stream.unwrap_or(false), request.magray_collection.take());
+        Ok((app.read_chat(read_messages(app, request)?, wanted)?, is_streamed))
     };
-    let (read, is_streamed) = body.read(&app, read).await?;
+    let (asking, is_streamed) = body.read(&app, read).await?;
+    let read = app.with_passages(asking, body.len()).await?;
     drop(body);
     respond(&app, &scope, read, is_streamed, |generating| MessageWriter::new(&app, generating)).await
 }
@@ -79,6 +80,9 @@ mod doc {
         stop_reason: String,
         stop_sequence: Option<String>,
         usage: Usage,
+        /// Where it was answered from a collection: the passages, by the numbers that cite them.
+        #[schema(value_type = Option<Vec<Object>>, nullable = false)]
+        magray_citations: Option<Vec<serde_json::Value>>,
     }
 
     #[derive(ToSchema)]

@@ -19,6 +19,7 @@ pub(super) struct MessageWriter {
     id: AnswerId,
     model: String,
     prompt_tokens: usize,
+    citations: Option<Value>,
     /// The block that is being sent.
     open: Option<Kind>,
     /// Blocks that were begun.
@@ -36,18 +37,23 @@ enum Kind {
 impl MessageWriter {
     pub(super) fn new(app: &App, generating: &Generating) -> Self {
         let model = app.models().get(generating.model()).name.clone();
-        Self { id: AnswerId::new(), model, prompt_tokens: generating.prompt_tokens(), open: None, blocks: 0 }
+        let (prompt_tokens, citations) = (generating.prompt_tokens(), generating.citations().cloned());
+        Self { id: AnswerId::new(), model, prompt_tokens, citations, open: None, blocks: 0 }
     }
 
     fn message(&self, content: Vec<Value>, reason: Option<&str>, stop: Option<&str>, tokens: usize) -> Value {
-        json!({
+        let mut message = json!({
             "id": self.id.whole("msg_"), "type": "message", "role": "assistant", "model": self.model, "content": content,
             "stop_reason": reason, "stop_sequence": stop,
             "usage": {
                 "input_tokens": self.prompt_tokens, "output_tokens": tokens,
                 "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
             },
-        })
+        });
+        if let Some(citations) = &self.citations {
+            message["magray_citations"] = citations.clone();
+        }
+        message
     }
 
     fn call_id(&self, call: usize) -> String {

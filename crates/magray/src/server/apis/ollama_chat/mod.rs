@@ -25,7 +25,10 @@ use crate::{
         app::App,
         body::Body,
         errors::Problem,
-        requests::ollama_chat::{ChatRequest, GenerateRequest},
+        requests::{
+            collection_field::CollectionField,
+            ollama_chat::{ChatRequest, GenerateRequest},
+        },
         scope::RequestScope,
         streaming::respond,
     },
@@ -49,13 +52,14 @@ pub(crate) async fn chat(
     body: Body,
 ) -> Result<Response, Problem> {
     let read = |app: &App, body: &Body| {
-        let request: ChatRequest = body.json()?;
+        let mut request: ChatRequest = body.json()?;
+        let wanted = request.magray_collection.take();
         let how = How { is_streamed: request.how.stream.unwrap_or(true), field: Field::Message };
         let keeping = Keeping::of(app, request.model.as_deref(), request.how.keep_alive.as_ref())?;
-        Ok((read_chat(app, request)?, how, keeping))
+        Ok((read_chat(app, request)?, wanted, how, keeping))
     };
-    let (job, how, keeping) = body.read(&app, read).await?;
-    answer(app, scope, &headers, Asked { body, job, how, keeping }).await
+    let (job, wanted, how, keeping) = body.read(&app, read).await?;
+    answer(app, scope, &headers, Asked { body, job, wanted, how, keeping }).await
 }
 
 /// Goes on with a text. Unless `stream` is false, the answer comes in lines of JSON, each a part of it.
@@ -82,7 +86,7 @@ pub(crate) async fn generate(
         Ok((read_generate(app, request)?, how, keeping))
     };
     let (job, how, keeping) = body.read(&app, read).await?;
-    answer(app, scope, &headers, Asked { body, job, how, keeping }).await
+    answer(app, scope, &headers, Asked { body, job, wanted: None, how, keeping }).await
 }
 
 /// How an answer is written.
@@ -96,13 +100,14 @@ struct Asked {
     body: Body,
     /// `None`: there is nothing to answer.
     job: Option<Job>,
+    wanted: Option<CollectionField>,
     how: How,
     keeping: Keeping,
 }
 
 async fn answer(app: App, scope: RequestScope, headers: &HeaderMap, asked: Asked) -> Result<Response, Problem> {
     let started = Instant::now();
-    let Asked { body, job, how, keeping } = asked;
+    let Asked { body, job, wanted, how, keeping } = asked;
     let Some(job) = job else {
         let resident = keeping.move_model(&app, headers, &scope).await?;
         let reason = match resident {
@@ -113,7 +118,8 @@ async fn answer(app: App, scope: RequestScope, headers: &HeaderMap, asked: Asked
     };
     keeping.apply(&app, headers, &scope);
     let bytes = body.len();
-    let read = app.read(bytes, move |app| app.read_jobs(vec![job])).await?;
+    let asking = app.read(bytes, move |app| app.read_chat(job, wanted)).await?;
+    let read = app.with_passages(asking, bytes).await?;
     drop(body);
     respond(&app, &scope, read, how.is_streamed, |generating| LineWriter::new(&app, generating, how.field, started))
         .await
@@ -147,6 +153,9 @@ mod doc {
         eval_count: Option<usize>,
         #[schema(nullable = false)]
         eval_duration: Option<u64>,
+        /// At the end, where it was answered from a collection: the passages, by the numbers that cite them.
+        #[schema(value_type = Option<Vec<Object>>, nullable = false)]
+        magray_citations: Option<Vec<serde_json::Value>>,
     }
 
     #[derive(ToSchema)]

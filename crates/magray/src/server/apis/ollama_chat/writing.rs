@@ -30,6 +30,7 @@ pub(super) struct LineWriter {
     model: String,
     field: Field,
     prompt_tokens: usize,
+    citations: Option<Value>,
     started: Instant,
     begun: Instant,
     /// A call whose arguments have not come.
@@ -40,7 +41,8 @@ impl LineWriter {
     pub(super) fn new(app: &App, generating: &Generating, field: Field, started: Instant) -> Self {
         let model = app.models().get(generating.model()).name.clone();
         let (prompt_tokens, begun) = (generating.prompt_tokens(), generating.begun());
-        Self { model, field, prompt_tokens, started, begun, call: None }
+        let citations = generating.citations().cloned();
+        Self { model, field, prompt_tokens, citations, started, begun, call: None }
     }
 
     fn head(&self, out: &mut Json) {
@@ -86,6 +88,9 @@ impl LineWriter {
         out.raw(r#","prompt_eval_duration":"#).whole(ns(read + first.saturating_sub(queued)));
         out.raw(r#","eval_count":"#).whole(end.tokens);
         out.raw(r#","eval_duration":"#).whole(ns(evaluated));
+        if let Some(citations) = &self.citations {
+            out.raw(r#","magray_citations":"#).value(citations);
+        }
     }
 }
 

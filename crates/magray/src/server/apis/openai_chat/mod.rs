@@ -40,13 +40,15 @@ pub(crate) async fn chat(
     body: Body,
 ) -> Result<Response, Problem> {
     let read = |app: &App, body: &Body| {
-        let request: ChatRequest = body.json()?;
+        let mut request: ChatRequest = body.json()?;
         let how = reading::How::of(&request.sampling);
         let told = writing::Told::of(&request);
+        let wanted = request.magray_collection.take();
         let job = read_chat(app, request)?;
-        Ok((app.read_jobs(vec![job])?, how, told))
+        Ok((app.read_chat(job, wanted)?, how, told))
     };
-    let (read, how, told) = body.read(&app, read).await?;
+    let (asking, how, told) = body.read(&app, read).await?;
+    let read = app.with_passages(asking, body.len()).await?;
     drop(body);
     respond(&app, &scope, read, how.is_streamed, |generating| ChatWriter::new(&app, generating, told, how.tells_usage))
         .await
@@ -97,6 +99,9 @@ mod doc {
         model: String,
         choices: Vec<Choice>,
         usage: Usage,
+        /// Where it was answered from a collection: the passages, by the numbers that cite them.
+        #[schema(value_type = Option<Vec<Object>>, nullable = false)]
+        magray_citations: Option<Vec<serde_json::Value>>,
     }
 
     #[derive(ToSchema)]

@@ -110,6 +110,7 @@ fn read_sampling(
         logprobs,
         speculate: fields.speculate,
         constraint,
+        ignores_end: fields.ignore_eos.unwrap_or(false),
         ..usual
     };
     let stops = match fields.stop {

@@ -37,6 +37,8 @@ pub(super) struct ChatWriter {
     told: Told,
     tells_usage: bool,
     usage: Usage,
+    /// `,"magray_citations":...`, where there are any.
+    citations: String,
     /// By answer: what is to be told of its tokens with its next part.
     logprobs: Vec<Vec<(u32, TokenLogprobs)>>,
 }
@@ -70,6 +72,14 @@ pub(super) fn head(id: &str, model: &str) -> String {
     head.into_text()
 }
 
+/// A field to be put behind others.
+fn citations(generating: &Generating) -> String {
+    let Some(citations) = generating.citations() else { return String::new() };
+    let mut field = Json::default();
+    field.raw(r#","magray_citations":"#).value(citations);
+    field.into_text()
+}
+
 impl ChatWriter {
     pub(super) fn new(app: &App, generating: &Generating, told: Told, tells_usage: bool) -> Self {
         let id = AnswerId::new();
@@ -80,6 +90,7 @@ impl ChatWriter {
             told,
             tells_usage,
             usage: Usage { prompt: generating.prompt_tokens(), ..Usage::default() },
+            citations: citations(generating),
             logprobs: vec![Vec::new(); generating.answers()],
         }
     }
@@ -124,7 +135,11 @@ impl ChatWriter {
             Some(finish) => out.text(finish),
             None => out.raw("null"),
         };
-        out.raw("}]").raw(if self.tells_usage { r#","usage":null}"# } else { "}" }).raw("\n\n");
+        out.raw("}");
+        out.raw("]")
+            .raw(&std::mem::take(&mut self.citations))
+            .raw(if self.tells_usage { r#","usage":null}"# } else { "}" })
+            .raw("\n\n");
     }
 
     fn parts(&mut self, index: usize, parts: Vec<Part>, out: &mut Json) {
@@ -194,7 +209,7 @@ impl AnswerWriter for ChatWriter {
         answers.iter().filter_map(|answer| answer.end.as_ref()).for_each(|end| self.usage.add(end));
         out.raw(",");
         self.usage.write(&mut out);
-        out.raw("}");
+        out.raw(&self.citations).raw("}");
         out
     }
 }

@@ -31,11 +31,13 @@ pub(crate) async fn responses(
     body: Body,
 ) -> Result<Response, Problem> {
     let read = |app: &App, body: &Body| {
-        let request: ResponsesRequest = body.json()?;
+        let mut request: ResponsesRequest = body.json()?;
+        let wanted = request.magray_collection.take();
         let (is_streamed, asked) = (request.stream.unwrap_or(false), Asked::of(&request, body)?);
-        Ok((app.read_jobs(vec![read_response(app, request)?])?, is_streamed, asked))
+        Ok((app.read_chat(read_response(app, request)?, wanted)?, is_streamed, asked))
     };
-    let (read, is_streamed, asked) = body.read(&app, read).await?;
+    let (asking, is_streamed, asked) = body.read(&app, read).await?;
+    let read = app.with_passages(asking, body.len()).await?;
     drop(body);
     respond(&app, &scope, read, is_streamed, |generating| ResponseWriter::new(&app, generating, asked)).await
 }
@@ -61,6 +63,9 @@ mod doc {
         #[schema(value_type = Vec<Object>)]
         output: Vec<Value>,
         usage: Usage,
+        /// Where it was answered from a collection: the passages, by the numbers that cite them.
+        #[schema(value_type = Option<Vec<Object>>, nullable = false)]
+        magray_citations: Option<Vec<Value>>,
     }
 
     #[derive(ToSchema)]

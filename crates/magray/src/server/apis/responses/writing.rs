@@ -21,6 +21,7 @@ pub(super) struct ResponseWriter {
     created_at: u64,
     model: String,
     prompt_tokens: usize,
+    citations: Option<Value>,
     asked: Asked,
     /// Events so far.
     events: usize,
@@ -69,6 +70,7 @@ impl ResponseWriter {
             created_at: now_s(),
             model: app.models().get(generating.model()).name.clone(),
             prompt_tokens: generating.prompt_tokens(),
+            citations: generating.citations().cloned(),
             asked,
             events: 0,
             output: Vec::new(),
@@ -90,7 +92,7 @@ impl ResponseWriter {
             })
         });
         let (asked, echoed) = (&self.asked, &self.asked.echoed);
-        json!({
+        let mut response = json!({
             "id": self.id.whole("resp_"), "object": "response", "created_at": self.created_at, "status": status,
             "background": false, "error": null,
             "incomplete_details": (status == "incomplete").then(|| json!({"reason": "max_output_tokens"})),
@@ -102,7 +104,11 @@ impl ResponseWriter {
             "tools": echoed.tools.clone().unwrap_or_else(|| json!([])), "top_p": asked.top_p,
             "truncation": "disabled", "usage": usage,
             "metadata": echoed.metadata.clone().unwrap_or_else(|| json!({})),
-        })
+        });
+        if let Some(citations) = &self.citations {
+            response["magray_citations"] = citations.clone();
+        }
+        response
     }
 
     fn event(&mut self, kind: &str, mut data: Value, out: &mut Json) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Chat, Chunks};
 
-const STREAMS: usize = 8;
+const STREAMS: usize = 32;
 
 fn chat(faults: &str) -> Chat {
     let args = ["--device", "require-gpu", "--simulated-gpus", "1"];

@@ -2,11 +2,13 @@
 
 mod agents;
 mod anthropic;
+mod collections;
 mod failover;
 mod hostile;
 mod ollama;
 mod openai;
 mod responses;
+mod streams;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;

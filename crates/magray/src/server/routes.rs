@@ -6,8 +6,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     apis::{
-        admin, anthropic, cohere, faults, files, gpu, health, llama_cpp, models, ollama, ollama_chat, open_inference, openai,
-        openai_chat,
+        admin, anthropic, cohere, faults, files, gpu, health, llama_cpp, models, ollama, ollama_chat, open_inference,
+        openai, openai_chat,
         qdrant::{collections, matrix, points, queries, snapshots},
         responses, tei, tei_embed_all, tei_tokenize, ui,
         vector_stores::{batches, files as store_files, search, stores},

@@ -58,7 +58,7 @@ impl Collection {
         let mut sample = Fit::new(shown.dims);
         let stride = shown.slots.len().div_ceil(SAMPLE).max(1);
         self.each_dense(&shown, &mut |at, vector| {
-            if at % stride == 0 {
+            if at.is_multiple_of(stride) {
                 sample.add(vector);
             }
         })?;

@@ -135,7 +135,7 @@ fn events_go_on_until_the_client_leaves_or_the_server_stops() {
         let data = text.split("data: ").nth(1).unwrap().split("\n\n").next().unwrap();
         serde_json::from_str(data).unwrap()
     };
-    assert_eq!(event(&once.text())["engine"]["models"][0]["name"], json!("bert"));
+    assert_eq!(event(once.text())["engine"]["models"][0]["name"], json!("bert"));
     let mut stream = server.request("GET", "/ui/events").header("accept", "text/event-stream").begin();
     server.signal(Signal::TERM);
     let reply = Reply::read(&mut stream).expect("an answer");
@@ -183,7 +183,7 @@ fn a_collection_is_drawn_with_the_values_of_a_field() {
     let put = |path: &str, body: &Value| server.request("PUT", path).body(body.to_string()).send().ok();
     put("/collections/documents", &json!({"vectors": {"size": 4, "distance": "Dot"}}));
     let point = |id: usize| {
-        let kind = if id % 3 == 0 { json!("three") } else { json!(id % 3) };
+        let kind = if id.is_multiple_of(3) { json!("three") } else { json!(id % 3) };
         json!({"id": id, "vector": [id, id % 2, 0, 1], "payload": {"kind": kind}})
     };
     let points: Vec<Value> = (1..=20).map(point).collect();

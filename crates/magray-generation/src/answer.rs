@@ -45,6 +45,8 @@ pub struct AnswerEnd {
     pub stop: Option<String>,
     /// How many it has.
     pub tokens: usize,
+    /// Tokens of its prompt that were not computed: another sequence began with them.
+    pub cached_tokens: usize,
     /// Those of its tokens in which it thought.
     pub thinking_tokens: usize,
     /// How it was computed; not known of an answer that a text ended.
@@ -221,10 +223,11 @@ impl AnswerStream {
         // Dropped at once: what a text ended goes on otherwise.
         let stream = self.stream.take();
         let speculation = stream.as_ref().map(TokenStream::speculation).unwrap_or_default();
+        let cached_tokens = stream.as_ref().map_or(0, |stream| stream.cached_tokens() as usize);
         let answer = stream.and_then(|stream| stream.answer());
-        let (tokens, thinking_tokens) = (self.tokens, self.thinking_tokens);
+        let (tokens, thinking_tokens, times) = (self.tokens, self.thinking_tokens, self.times);
         let stop = self.builder.ended_by().map(str::to_owned);
-        AnswerEnd { parts, finish, stop, tokens, thinking_tokens, answer, speculation, times: self.times }
+        AnswerEnd { parts, finish, stop, tokens, cached_tokens, thinking_tokens, answer, speculation, times }
     }
 
     /// Whether it ended before it had as many tokens as it may.

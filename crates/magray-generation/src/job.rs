@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use magray_chat::{AnswerReader, ChatTemplate, Conversation, Opening, TemplateError, Tool};
 use magray_engine::{
+    DeviceName,
     decoder::{Constraint, Sampling},
     engine::{CallerId, Engine, EngineError, Priority, Prompt},
 };
@@ -37,6 +38,17 @@ pub enum JobInput {
     Text(String),
     /// The model's own token ids.
     Ids(Vec<u32>),
+}
+
+impl JobInput {
+    /// How long it is, as far as reading takes time.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Chat(chat) => chat.conversation.messages.iter().map(|message| message.content.len()).sum(),
+            Self::Text(text) => text.len(),
+            Self::Ids(_) => 0,
+        }
+    }
 }
 
 /// A conversation to go on with.
@@ -150,7 +162,7 @@ impl Job {
             TokensMax::Exactly(tokens) => tokens,
         };
         let rules = AnswerRules { model, stops, tokens_max, chat };
-        Ok(Prepared { ids, sampling, answers, rules })
+        Ok(Prepared { ids, sampling, answers, rules, device: None })
     }
 }
 
@@ -216,6 +228,8 @@ pub struct Prepared {
     sampling: Sampling,
     answers: u32,
     rules: AnswerRules,
+    /// `None`: where the model is computed.
+    device: Option<DeviceName>,
 }
 
 /// Who asks, how urgently, and until when it is wanted.
@@ -235,13 +249,19 @@ impl Prepared {
         self.ids.len()
     }
 
+    /// To be computed on this device.
+    pub(crate) fn on(self, device: Option<DeviceName>) -> Self {
+        Self { device, ..self }
+    }
+
     /// Begins all of its answers. What is wrong with it is told before any of them is begun.
     pub fn begin(&self, engine: &Engine, urgency: Urgency) -> Result<Vec<AnswerStream>, EngineError> {
         let one = |answer: u32| {
             let sampling = Sampling { seed: self.seed(answer), ..self.sampling.clone() };
             let Urgency { caller, priority, deadline } = urgency;
             let (model, ids, new_tokens_max) = (self.rules.model, self.ids.clone(), self.rules.tokens_max);
-            let prompt = Prompt { model, ids, new_tokens_max, sampling, caller, priority, deadline };
+            let device = self.device;
+            let prompt = Prompt { model, ids, new_tokens_max, sampling, caller, priority, deadline, device };
             Ok(AnswerStream::new(engine, &self.rules, engine.generate(prompt)?))
         };
         (0..self.answers).map(one).collect()

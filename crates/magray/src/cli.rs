@@ -13,6 +13,7 @@ use crate::{
         config::{self, ConfigArgs},
         demo::{self, DemoArgs},
         embed::{self, EmbedArgs},
+        evaluate::{self, EvaluateArgs},
         generate::{self, GenerateArgs},
         gpu::{
             benchmark::{self, GpuBenchmarkArgs},
@@ -49,6 +50,7 @@ Examples:
   magray rerank \"meow\" \"a car\" \"a kitten\"       the best first
   magray chat                                   a conversation; its model is pulled on first use
   magray chat \"Why is the sky blue?\"            one answer
+  magray evaluate \"All of them are lazy.\"       critics judge a text
   magray generate -m smollm2.gguf \"Once upon\"   a language model goes on with a text
   magray index add notes docs/                  a collection of documents, and a search in it
   magray search notes \"how do I rotate the keys?\" --hybrid
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Embed(EmbedArgs),
     /// Ask a language model, once or in a conversation
     Chat(Box<ChatArgs>),
+    /// Let critics judge a text: ethics, fairness, safety, or those of the settings
+    Evaluate(Box<EvaluateArgs>),
     /// Go on with a text by a language model
     Generate(GenerateArgs),
     /// Put documents in the order in which they answer a query
@@ -135,6 +139,7 @@ impl Command {
         match self {
             Self::Embed(args) => embed::run(args, context),
             Self::Chat(args) => chat::run(&args, context),
+            Self::Evaluate(args) => evaluate::run(&args, context),
             Self::Generate(args) => generate::run(&args, context),
             Self::Rerank(args) => rerank::run(&args, context),
             Self::Index(args) => index::run(&args, context),

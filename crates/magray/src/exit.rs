@@ -82,6 +82,10 @@ pub(crate) enum Failure {
     Terminal(std::io::Error),
     #[error("the demonstration failed: {0}")]
     Demo(String),
+    #[error("the critics rejected the text")]
+    Rejected,
+    #[error("the critics could not decide: one that counts gave no verdict")]
+    Undecided,
     #[error("{0}; gpu.sandbox = \"off\" uses GPUs without it")]
     NotConfined(String),
 }
@@ -115,6 +119,8 @@ impl Failure {
             Self::Worker(magray_engine::ServeError::NoSupervisor) => Exit::Usage,
             Self::Worker(_) => Exit::Internal,
             Self::Serve(error) => exit_of_start(error),
+            Self::Rejected => Exit::Rejected,
+            Self::Undecided => Exit::Undecided,
             Self::NotConfined(_) => Exit::Device,
             Self::NoEngine { .. } => Exit::NoEngine,
             Self::Ask(error) => exit_of_ask(error),

@@ -15,11 +15,13 @@ pub(crate) enum Exit {
     Device,
     NoEngine,
     NotDone,
+    Rejected,
+    Undecided,
     Interrupted,
 }
 
 impl Exit {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Internal,
         Self::Usage,
         Self::Input,
@@ -29,6 +31,8 @@ impl Exit {
         Self::Device,
         Self::NoEngine,
         Self::NotDone,
+        Self::Rejected,
+        Self::Undecided,
         Self::Interrupted,
     ];
 
@@ -43,6 +47,8 @@ impl Exit {
             Self::Device => 7,
             Self::NoEngine => 8,
             Self::NotDone => 9,
+            Self::Rejected => 10,
+            Self::Undecided => 11,
             Self::Interrupted => 130,
         }
     }
@@ -58,6 +64,8 @@ impl Exit {
             Self::Device => "the device or CPU path asked for is not available, or failed",
             Self::NoEngine => "no magray is running that could do it",
             Self::NotDone => "a magray that runs did not do it, or not in time",
+            Self::Rejected => "the critics rejected the text",
+            Self::Undecided => "the critics could not decide: one that counts gave no verdict",
             Self::Interrupted => {
                 "interrupted (Ctrl-C or a termination signal); no output that is not whole has its name"
             }

@@ -7,6 +7,7 @@ mod commands;
 mod config;
 mod console;
 mod control;
+mod critics;
 mod exit;
 mod exit_code;
 mod input;

@@ -1,4 +1,4 @@
-//! One model in an engine of its own, for a command that computes and ends.
+//! A model, or several, in an engine of its own, for a command that computes and ends.
 //! Decides nothing about devices: the engine does, as it does for a server.
 
 use std::{env, sync::Arc, time::Duration};
@@ -44,15 +44,28 @@ impl Session {
         source: ModelSource,
         console: &Console,
     ) -> Result<Self, Failure> {
-        let name = config.model()?.name;
-        let plan = ModelPlan { is_preloaded: true, idle_timeout: None, ..ModelPlan::default() };
-        // A device that is named on the command line counts more than an assignment.
-        let assigned = match options.device {
-            DeviceChoice::Auto => model::assigned(&name, &source, config)?,
-            DeviceChoice::Cpu | DeviceChoice::Cuda(_) => None,
+        Self::start_several(config, options, vec![(config.model()?.name, source)], console)
+    }
+
+    /// Starts an engine with several models; the session is about the first.
+    pub(crate) fn start_several(
+        config: &Config,
+        options: EncoderOptions,
+        models: Vec<(String, ModelSource)>,
+        console: &Console,
+    ) -> Result<Self, Failure> {
+        let model = |(name, source): (String, ModelSource)| {
+            let plan = ModelPlan { is_preloaded: true, idle_timeout: None, ..ModelPlan::default() };
+            // A device that is named on the command line counts more than an assignment.
+            let assigned = match options.device {
+                DeviceChoice::Auto => model::assigned(&name, &source, config)?,
+                DeviceChoice::Cpu | DeviceChoice::Cuda(_) => None,
+            };
+            Ok(EngineModel { name, assigned, source, plan })
         };
-        let model = EngineModel { name: name.clone(), assigned, source, plan };
-        let mut how = engine_options(config, options.clone(), vec![model])?;
+        let models = models.into_iter().map(model).collect::<Result<Vec<_>, Failure>>()?;
+        let name = models.iter().map(|model| model.name.as_str()).collect::<Vec<_>>().join(", ");
+        let mut how = engine_options(config, options.clone(), models)?;
         // A command bounds by itself what it has under way.
         how.schedule.limits = Limits { requests_max: usize::MAX, tokens_max: u64::MAX, wait_max: None };
         let engine = Engine::start(how).map_err(|reason| model::load_failure(&name, reason))?;

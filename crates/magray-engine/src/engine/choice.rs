@@ -3,6 +3,7 @@
 
 use super::devices::{Devices, absent};
 use super::models::CpuPacker;
+use super::work::EngineError;
 use crate::calibration::{Key, ScoreCache, cpu_name};
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executors::ModelSource;
@@ -206,6 +207,13 @@ impl Choices {
     pub(super) fn allowed(&self, model: usize) -> Allowed {
         let choice = &self.models[model];
         if choice.is_too_slow.load(Ordering::Relaxed) { Allowed::Cpu } else { choice.allowed }
+    }
+
+    /// Where work goes that names a device.
+    pub(super) fn allowed_on(&self, device: DeviceName) -> Result<Allowed, EngineError> {
+        let message = || format!("{device} is not there or not used");
+        let missing = |_| EngineError::NoDevice { code: "unknown_device", message: message() };
+        self.devices.allowed_for(Some(device)).map_err(missing)
     }
 
     /// Where work goes that does not say, if that is the same for all models.

@@ -113,7 +113,7 @@ impl Dispatcher {
 
     /// Takes a prompt; its new tokens come through the buffer.
     pub(super) fn generate(&self, prompt: Prompt, allowed: Allowed, buffer: Arc<TokenBuffer>) -> RequestId {
-        let Prompt { model, ids, new_tokens_max, sampling, caller, priority, deadline } = prompt;
+        let Prompt { model, ids, new_tokens_max, sampling, caller, priority, deadline, .. } = prompt;
         let sampling = Arc::new(Sampling { prompt_tokens: ids.len() as u32, ..sampling });
         let (id, sequence) = (self.new_id(), Sequence::prompt(ids.len() as u32, new_tokens_max.max(1)));
         let ended = Arc::clone(&buffer);

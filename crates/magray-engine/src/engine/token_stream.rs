@@ -5,6 +5,7 @@ use super::{Answer, CallerId, Engine, EngineError, Priority, RequestId};
 use crate::decoder::{Sampling, TokenLogprobs, grammar};
 use crate::encoder::EmbedError;
 use crate::executors::NewTokens;
+use magray_core::DeviceName;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,8 @@ pub struct Prompt {
     pub priority: Priority,
     /// After this time no more tokens are wanted.
     pub deadline: Option<Duration>,
+    /// The device that computes it, in place of where the model's other work goes.
+    pub device: Option<DeviceName>,
 }
 
 /// A new token.
@@ -78,7 +81,10 @@ impl TokenStream {
         if tokens as u64 + u64::from(new) > max_tokens as u64 {
             return Err(EmbedError::Context { prompt: tokens, new, max_tokens }.into());
         }
-        let allowed = engine.0.choices.allowed(prompt.model);
+        let allowed = match prompt.device {
+            Some(device) => engine.0.choices.allowed_on(device)?,
+            None => engine.0.choices.allowed(prompt.model),
+        };
         let buffer = Arc::new(TokenBuffer::default());
         let told_after = (engine.0.unread_max / 2).max(1);
         let id = engine.dispatcher().generate(prompt, allowed, Arc::clone(&buffer));
@@ -116,6 +122,11 @@ impl TokenStream {
         self.buffer.lock().speculation
     }
 
+    /// Tokens that were in the cache of prompts so far. A sequence that was started again counts anew.
+    pub fn cached_tokens(&self) -> u32 {
+        self.buffer.lock().cached
+    }
+
     fn note_taken(&mut self) {
         self.taken += 1;
         if let Some(id) = self.id.filter(|_| self.taken >= self.told_after) {
@@ -139,6 +150,8 @@ pub(super) struct TokenBuffer(Mutex<State>);
 #[derive(Default)]
 struct State {
     tokens: VecDeque<Token>,
+    /// Tokens that were not computed.
+    cached: u32,
     /// Why the answer is not complete at its end.
     problem: Option<String>,
     speculation: Speculation,
@@ -152,13 +165,14 @@ impl TokenBuffer {
     /// Adds tokens. Their reader is to be woken when no lock is held.
     #[must_use = "the reader is to be woken"]
     pub(super) fn push(&self, new: NewTokens) -> Option<Waker> {
-        let NewTokens { tokens, logprobs, problem, proposed, accepted, .. } = new;
+        let NewTokens { tokens, logprobs, problem, cached, proposed, accepted, .. } = new;
         let logprobs = logprobs.into_iter().map(Some).chain(std::iter::repeat(None));
         let mut state = self.lock();
         state.tokens.extend(tokens.into_iter().zip(logprobs).map(|(id, logprobs)| Token { id, logprobs }));
         state.problem = state.problem.take().or(problem);
         state.speculation.proposed += u64::from(proposed);
         state.speculation.accepted += u64::from(accepted);
+        state.cached += cached;
         state.waker.take()
     }
 

@@ -227,6 +227,8 @@ pub struct NewTokens {
     pub proposed: u32,
     /// ... and those of them that the model chose.
     pub accepted: u32,
+    /// Tokens of the step that were not computed: another sequence began with them.
+    pub cached: u32,
 }
 
 /// Weights in shared memory, as a device takes them.

@@ -188,6 +188,7 @@ impl<D: DecoderDevice> Sequences<D> {
             state.pages.push(known.page);
             one.shared += PAGE_TOKENS;
         }
+        one.new.cached = one.shared as u32;
         let most = one.end((one.step.new_tokens_max as usize).saturating_sub(1));
         while state.pages.len() * PAGE_TOKENS < most {
             state.pages.push(table.take().ok_or(StepError::NoPages)?);

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &Context) -> Result<(), Failure> {
 
 fn get(key: &str, as_json: bool, context: &Context) -> Result<(), Failure> {
     let config = context.settle(&[])?;
-    let Some(entry) = config.entries.iter().find(|entry| entry.setting.key == key) else {
+    let Some((_, entry)) = config.all().find(|(known, _)| known == key) else {
         return Err(Failure::Usage(format!("unknown key '{key}'{}", config::key_hint(key))));
     };
     let text = if as_json { json_value(entry).to_string() } else { entry.shown() };
@@ -90,14 +90,20 @@ fn init(file: Option<PathBuf>, replaces: bool) -> Result<(), Failure> {
 }
 
 fn table(config: &Config) -> String {
-    let cells = |entry: &Entry| {
-        let source = entry.source.to_string();
-        vec![entry.setting.key.to_owned(), entry.shown(), source]
-    };
+    let cells = |(key, entry): (String, &Entry)| vec![key, short(&entry.shown()), entry.source.to_string()];
     let head = vec!["key".to_owned(), "value".to_owned(), "source".to_owned()];
-    let rows: Vec<Vec<String>> = std::iter::once(head).chain(config.entries.iter().map(cells)).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(config.all().map(cells)).collect();
     let file = config.file.as_ref().map_or("none found".to_owned(), |path| path.display().to_string());
     format!("file: {file}\n\n{}", aligned(&rows))
+}
+
+/// A long text, such as a critic's prompt, as far as it fits on a line.
+fn short(text: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) if text.contains(' ') => format!("{}...", output::safe(&text[..end])),
+        _ => output::safe(text),
+    }
 }
 
 fn json_value(entry: &Entry) -> serde_json::Value {
@@ -108,14 +114,14 @@ fn json_value(entry: &Entry) -> serde_json::Value {
 }
 
 fn json_of(config: &Config) -> String {
-    let entry = |entry: &Entry| {
+    let entry = |(key, entry): (String, &Entry)| {
         let row = serde_json::json!({
             "value": json_value(entry), "source": entry.source.to_string(),
             "allowed": entry.setting.allowed(), "help": entry.setting.help,
         });
-        (entry.setting.key.to_owned(), row)
+        (key, row)
     };
-    let settings: serde_json::Map<String, serde_json::Value> = config.entries.iter().map(entry).collect();
+    let settings: serde_json::Map<String, serde_json::Value> = config.all().map(entry).collect();
     let file = config.file.as_ref().map(|path| path.display().to_string());
     format!("{}\n", serde_json::json!({ "file": file, "settings": settings }))
 }

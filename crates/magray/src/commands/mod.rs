@@ -8,6 +8,7 @@ pub(crate) mod config;
 mod constraint_args;
 pub(crate) mod demo;
 pub(crate) mod embed;
+pub(crate) mod evaluate;
 pub(crate) mod generate;
 pub(crate) mod gpu;
 pub(crate) mod index;

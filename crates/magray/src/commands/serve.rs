@@ -11,7 +11,7 @@ use magray_engine::testing::SimulatedGpu;
 use super::{Context, read_settings};
 use crate::{
     commands::compute_args::{ComputeArgs, flag},
-    config::{Config, FlagValue},
+    config::{Config, FlagValue, ServerSettings},
     console::Console,
     exit::Failure,
     model,
@@ -161,10 +161,29 @@ impl ServedArgs {
         let settings = config.server()?;
         let names = if self.models.is_empty() { &settings.models } else { &self.models };
         let engine = engine_options(names, self.simulated_gpus, &config, &context.console)?;
+        warn_of_critics(&config, &settings, &engine, &context.console)?;
         let file = context.config_file.clone();
         let settle = Box::new(move || read_settings(file.as_deref(), &flags));
         Ok(Start { config, settings, settle, engine, console: context.console, takes_faults: false, beside: None })
     }
+}
+
+/// Critics fail whose model is not served; that is better known before they are asked.
+fn warn_of_critics(
+    config: &Config,
+    settings: &ServerSettings,
+    engine: &EngineOptions,
+    console: &Console,
+) -> Result<(), Failure> {
+    let last = |name: &str| name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+    let models = engine.models.iter().map(|model| model.name.as_str());
+    let known: Vec<String> = models.chain(settings.aliases.iter().map(|(alias, _)| alias.as_str())).map(last).collect();
+    for critic in config.critics()? {
+        if let Some(model) = critic.model.filter(|model| !known.contains(&last(model))) {
+            console.warn(format_args!("the critic '{}' judges by '{model}', which is not served", critic.name));
+        }
+    }
+    Ok(())
 }
 
 /// Keys and values of language models have this much room on a simulated GPU.
@@ -186,9 +205,10 @@ fn engine_options(
     };
     let models = names.iter().map(engine_model).collect::<Result<Vec<_>, Failure>>()?;
     let known: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
-    for name in config.assignments().unknown(&known) {
+    let with_critics: Vec<String> = known.iter().cloned().chain(config.critic_names().map(str::to_owned)).collect();
+    for name in config.assignments().unknown(&with_critics) {
         console.warn(format_args!(
-            "gpu.model_assignments names '{name}', which is no role and none of the models: {}",
+            "gpu.model_assignments names '{name}', which is no role, no critic and none of the models: {}",
             known.join(", ")
         ));
     }

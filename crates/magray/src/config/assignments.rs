@@ -17,16 +17,21 @@ impl Assignments {
         row(name).or_else(|| row(role(does)))
     }
 
+    /// The device of a critic, by its name.
+    pub(super) fn of_critic(&self, name: &str) -> Option<DeviceName> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, device)| *device)
+    }
+
     /// The devices that are named.
     pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceName> {
         self.0.iter().map(|(_, device)| *device)
     }
 
-    /// The names that are neither a role nor one of these models.
-    pub(crate) fn unknown<'a>(&'a self, models: &'a [String]) -> impl Iterator<Item = &'a str> {
+    /// The names that are neither a role nor one of these models and critics.
+    pub(crate) fn unknown<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = &'a str> {
         const DOES: [Does; 4] = [Does::Embed, Does::Rank, Does::Classify, Does::Generate];
         let is_known =
-            |name: &str| models.iter().any(|model| model == name) || DOES.into_iter().any(|does| role(does) == name);
+            |name: &str| names.iter().any(|known| known == name) || DOES.into_iter().any(|does| role(does) == name);
         self.0.iter().map(|(name, _)| name.as_str()).filter(move |name| !is_known(name))
     }
 }

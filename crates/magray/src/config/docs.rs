@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use super::{
+    critics::CRITIC,
     setting::{Files, Setting},
     table::SETTINGS,
 };
@@ -57,6 +58,14 @@ embed:
 ```
 ";
 
+const CRITICS: &str = "
+## Critics
+
+Each critic of [`magray evaluate`](critics.md) has a section of its own, `[critics.NAME]`; a name has up to 64 letters, digits, `_` and `-`. With any
+such section the built-in critics (`ethics`, `fairness`, `safety`) are gone, except those whose names have a section: they keep their prompt unless it has
+another. `magray config` shows the critics in force.
+";
+
 const CACHE: &str = "
 The store is `$XDG_DATA_HOME/magray`, or `~/.local/share/magray`, unless it is set. Compiled kernels and measured speeds
 are kept in `$XDG_CACHE_HOME/magray`, or `~/.cache/magray`; what is deleted there is made again. The file of GPUs that are
@@ -68,6 +77,8 @@ fn page() -> String {
     let mut page = HEAD.to_owned();
     page.push_str("\n## Settings\n");
     push_table(&mut page, SETTINGS.iter());
+    page.push_str(CRITICS);
+    push_table(&mut page, CRITIC.iter());
     page.push_str(CACHE);
     page.push_str("\n## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for exit in Exit::ALL {

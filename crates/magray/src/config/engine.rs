@@ -193,7 +193,7 @@ impl Config {
     fn assigned_gpus(&self) -> Gpus {
         let one = self.whole("gpu.device_id").unwrap_or_default();
         let assignments = self.assignments();
-        let others = assignments.devices().filter_map(|device| match device {
+        let others = assignments.devices().chain(self.critic_devices()).filter_map(|device| match device {
             DeviceName::Cuda(index) => Some(index),
             DeviceName::Cpu | DeviceName::Simulated(_) | DeviceName::Onnx(_) => None,
         });

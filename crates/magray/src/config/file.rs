@@ -12,6 +12,7 @@ use crate::nearest::nearest;
 
 use super::{
     ConfigError, Inputs, Setting, Value, bad_value,
+    critics::{self, CriticValues},
     setting::Files,
     table::{self, SETTINGS},
     tree::{self, Data, Node},
@@ -81,7 +82,15 @@ pub(super) fn running_homes(env: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathB
     session.into_iter().chain(state_home(env).map(|home| home.join("run"))).collect()
 }
 
-pub(super) fn read(found: &Found) -> Result<Vec<(&'static str, Value, usize)>, ConfigError> {
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct FileValues {
+    /// Each with the line that it stands on.
+    pub(super) values: Vec<(&'static str, Value, usize)>,
+    pub(super) critics: Vec<CriticValues>,
+}
+
+pub(super) fn read(found: &Found) -> Result<FileValues, ConfigError> {
     let path = &found.path;
     let unreadable = |reason| ConfigError::Unreadable { path: path.clone(), named_by: found.named_by, reason };
     let parse = match path.extension().and_then(|extension| extension.to_str()) {
@@ -101,32 +110,28 @@ pub(super) fn read(found: &Found) -> Result<Vec<(&'static str, Value, usize)>, C
         line: error.line,
         message: error.message,
     })?;
-    let mut reading = Reading { path, is_trusted: found.is_trusted, values: Vec::new() };
+    let mut reading = Reading { path, is_trusted: found.is_trusted, read: FileValues::default() };
     reading.section("", root)?;
-    Ok(reading.values)
+    Ok(reading.read)
 }
 
 struct Reading<'a> {
     path: &'a Path,
     is_trusted: bool,
-    values: Vec<(&'static str, Value, usize)>,
+    read: FileValues,
 }
 
 impl Reading<'_> {
     fn section(&mut self, prefix: &str, node: Node) -> Result<(), ConfigError> {
-        let rows = match node.data {
-            Data::Table(rows) => rows,
-            Data::Null => return Ok(()),
-            _ => {
-                let key = prefix.trim_end_matches('.').to_owned();
-                return Err(ConfigError::NotASection { path: self.path.to_owned(), line: node.line, key });
-            }
-        };
-        for (name, node) in rows {
+        for (name, node) in self.rows(prefix, node)? {
             let key = format!("{prefix}{name}");
             let inside = format!("{key}.");
             match table::find(&key) {
-                Some(setting) => self.value(setting, node)?,
+                Some(setting) => {
+                    let value = self.value(setting, setting.key, &node)?;
+                    self.read.values.extend(value.map(|value| (setting.key, value, node.line)));
+                }
+                None if key == critics::SECTION => self.critics(node)?,
                 None if SETTINGS.iter().any(|setting| setting.key.starts_with(&inside)) => {
                     self.section(&inside, node)?
                 }
@@ -139,13 +144,45 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn value(&mut self, setting: &'static Setting, node: Node) -> Result<(), ConfigError> {
+    /// The rows of a section; an empty one has none.
+    fn rows(&self, prefix: &str, node: Node) -> Result<Vec<(String, Node)>, ConfigError> {
+        match node.data {
+            Data::Table(rows) => Ok(rows),
+            Data::Null => Ok(Vec::new()),
+            _ => {
+                let key = prefix.trim_end_matches('.').to_owned();
+                Err(ConfigError::NotASection { path: self.path.to_owned(), line: node.line, key })
+            }
+        }
+    }
+
+    /// A table a critic.
+    fn critics(&mut self, node: Node) -> Result<(), ConfigError> {
+        for (name, node) in self.rows(critics::SECTION, node)? {
+            let (prefix, line) = (format!("{}.{name}.", critics::SECTION), node.line);
+            let mut values = Vec::new();
+            for (field, node) in self.rows(&prefix, node)? {
+                let key = format!("{prefix}{field}");
+                let Some(setting) = critics::find(&field) else {
+                    let hint = critics::hint(&prefix, &field);
+                    return Err(ConfigError::UnknownKey { path: self.path.to_owned(), line: node.line, key, hint });
+                };
+                let value = self.value(setting, &key, &node)?;
+                values.extend(value.map(|value| (setting, critics::anchored(setting, value, self.path), node.line)));
+            }
+            self.read.critics.push(CriticValues { name, line, values });
+        }
+        Ok(())
+    }
+
+    /// The value of a node; `None`: nothing was written.
+    fn value(&self, setting: &'static Setting, key: &str, node: &Node) -> Result<Option<Value>, ConfigError> {
         let line = node.line;
         if setting.files == Files::Trusted && !self.is_trusted {
             return Err(ConfigError::Untrusted { path: self.path.to_owned(), line, key: setting.key });
         }
         let value = match &node.data {
-            Data::Null => return Ok(()),
+            Data::Null => return Ok(None),
             Data::Scalar(text) => setting.read(text),
             Data::List(items) => {
                 let texts: Option<Vec<&str>> = items.iter().map(scalar).collect();
@@ -157,10 +194,9 @@ impl Reading<'_> {
             }
             Data::Table(_) => None,
         };
-        let location = || format!("{}:{line}: {}", self.path.display(), setting.key);
+        let location = || format!("{}:{line}: {key}", self.path.display());
         let value = value.ok_or_else(|| bad_value(location(), setting, &as_written(&node.data)))?;
-        self.values.push((setting.key, self.anchored(setting, value), line));
-        Ok(())
+        Ok(Some(self.anchored(setting, value)))
     }
 
     /// A relative path of a file counts from the folder of that file, wherever magray is started.

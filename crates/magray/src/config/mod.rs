@@ -2,6 +2,7 @@
 //! Reads no environment itself (it is handed in) and decides nothing that the settings are for.
 
 mod assignments;
+mod critics;
 #[cfg(test)]
 mod docs;
 mod engine;
@@ -24,6 +25,7 @@ use std::{
 };
 
 pub(crate) use assignments::Assignments;
+pub(crate) use critics::CriticSettings;
 pub(crate) use engine::ModelPlans;
 pub(crate) use key_file::WrittenKey;
 #[cfg(test)]
@@ -35,6 +37,7 @@ pub(crate) use template::template;
 pub(crate) use value::Value;
 
 use crate::nearest::nearest;
+use critics::CriticTable;
 use table::SETTINGS;
 
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) file: Option<PathBuf>,
     /// One entry a setting, in the order of the table.
     pub(crate) entries: Vec<Entry>,
+    /// Those of the file, or those that are built in.
+    critics: Vec<CriticTable>,
     surroundings: gpu::Surroundings,
 }
 
@@ -134,15 +139,22 @@ pub(crate) enum ConfigError {
     NoKeys { path: PathBuf, named_by: String },
     #[error("no folder for the models: set MAGRAY_HOME, or HOME")]
     NoStore,
+    #[error("{location}: {reason}")]
+    Critic { location: String, reason: String },
 }
 
 impl Config {
     pub(crate) fn resolve(inputs: &Inputs<'_>) -> Result<Self, ConfigError> {
         let mut entries: Vec<Entry> = SETTINGS.iter().map(|setting| default_entry(setting, inputs.env)).collect();
         let file = file::find(inputs)?;
+        let mut critics = CriticTable::built_in();
         if let Some(found) = &file {
-            for (key, value, line) in file::read(found)? {
+            let read = file::read(found)?;
+            for (key, value, line) in read.values {
                 set(&mut entries, key, value, Source::File { path: found.path.clone(), line });
+            }
+            if !read.critics.is_empty() {
+                critics = CriticTable::of_file(read.critics, &found.path)?;
             }
         }
         for setting in SETTINGS {
@@ -157,7 +169,7 @@ impl Config {
             set(&mut entries, setting.key, value, Source::Flag(name));
         }
         let surroundings = gpu::Surroundings::read(inputs.env);
-        let config = Self { file: file.map(|found| found.path), entries, surroundings };
+        let config = Self { file: file.map(|found| found.path), entries, critics, surroundings };
         config.check_together()?;
         Ok(config)
     }
@@ -165,6 +177,16 @@ impl Config {
     pub(crate) fn entry(&self, key: &str) -> &Entry {
         let found = self.entries.iter().find(|entry| entry.setting.key == key);
         found.unwrap_or_else(|| unreachable!("'{key}' is not in the table of settings"))
+    }
+
+    /// Every setting with its whole key, those of critics last.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (String, &Entry)> {
+        let of_critic =
+            |critic: &CriticTable, entry: &Entry| format!("critics.{}.{}", critic.name, entry.setting.name());
+        let critics = self.critics.iter();
+        let critics =
+            critics.flat_map(move |critic| critic.entries.iter().map(move |one| (of_critic(critic, one), one)));
+        self.entries.iter().map(|entry| (entry.setting.key.to_owned(), entry)).chain(critics)
     }
 
     fn check_together(&self) -> Result<(), ConfigError> {

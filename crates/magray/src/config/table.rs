@@ -121,6 +121,12 @@ const GENERAL: &[Setting] = &[
         "The model of `magray chat`: as `model.name`, or a GGUF file.",
     )
     .env(&["MAGRAY_CHAT_MODEL"]),
+    Setting::trusted(
+        "evaluate.accept_from",
+        Kind::Between { min: 0.0, max: 1.0 },
+        "0.5",
+        "The score of all critics together from which a text is accepted, where none of them vetoes.",
+    ),
     Setting::harmless(
         "chat.kv_bits",
         Kind::Choice(KV_BITS),
@@ -426,7 +432,7 @@ const GENERAL: &[Setting] = &[
         "gpu.model_assignments",
         Kind::Placement,
         "",
-        "Models placed by hand: the name of a model, or a role (`embedding`, `reranker`, `classifier`), with its device. The \
+        "Models placed by hand: the name of a model or of a critic, or a role (`embedding`, `reranker`, `classifier`), with its device. The \
          CPU stands in for a GPU that fails, unless `gpu.fallback_enabled` is false.",
     )
     .unset_as(""),

@@ -12,6 +12,14 @@ const HEAD: &str = "\
 # `magray config` shows what is in force and where it comes from.
 ";
 const WIDTH: usize = 110;
+/// Sections whose names are free.
+const CRITICS: &str = r#"
+# Critics of `magray evaluate` (docs/critics.md): a section each, in place of those that are built in.
+# [critics.tone]
+# prompt = "Is the text friendly to its reader?"
+# weight = 1
+# veto_below = 0.2
+"#;
 
 /// The text of the file, in TOML.
 pub(crate) fn template() -> String {
@@ -31,7 +39,7 @@ pub(crate) fn template() -> String {
             text.push_str(&format!("#{} = {}\n", setting.name(), toml_default(setting)));
         }
     }
-    text
+    text + CRITICS
 }
 
 fn wrapped(text: &str) -> Vec<String> {

@@ -16,6 +16,11 @@ pub(crate) enum Kind {
     Number {
         min: f64,
     },
+    /// A number in this range, both ends included.
+    Between {
+        min: f64,
+        max: f64,
+    },
     Choice(&'static [Choice]),
     Choices(&'static [Choice]),
     /// Several whole numbers from 0 on.
@@ -29,6 +34,8 @@ pub(crate) enum Kind {
     Device,
     /// A table of names, each with the device it is placed on.
     Placement,
+    /// A device that something is placed on.
+    PlacedOn,
     Names,
     /// A table of names, each with one of these.
     NamedChoices(&'static [Choice]),
@@ -72,6 +79,11 @@ impl Kind {
                 let number: f64 = text.parse().ok()?;
                 (number.is_finite() && number >= min).then_some(Value::Number(number))
             }
+            Self::Between { min, max } => {
+                let number: f64 = text.parse().ok()?;
+                (min..=max).contains(&number).then_some(Value::Number(number))
+            }
+            Self::PlacedOn => assigned_device(text, 0).map(|_| Value::Text(text.to_owned())),
             Self::Choice(choices) => known_choice(choices, text).map(Value::Text),
             Self::Choices(_) | Self::Wholes | Self::Names => {
                 self.read_list(text.split(',').filter(|item| !item.trim().is_empty()))
@@ -144,6 +156,7 @@ impl fmt::Display for Kind {
             Self::Whole { min, max: i64::MAX } => write!(f, "a whole number, {min} or more"),
             Self::Whole { min, max } => write!(f, "a whole number from {min} to {max}"),
             Self::Number { min } => write!(f, "a number, {min} or more"),
+            Self::Between { min, max } => write!(f, "a number from {min} to {max}"),
             Self::Choice(choices) => write!(f, "one of {}", listed(choices)),
             Self::Choices(choices) => write!(f, "a list of {}", listed(choices)),
             Self::Wholes => f.write_str("a list of whole numbers"),
@@ -153,6 +166,7 @@ impl fmt::Display for Kind {
             Self::VisibleDevices => f.write_str("a list of GPU numbers or UUIDs, all, or none"),
             Self::Device => f.write_str(UnknownDevice::KNOWN),
             Self::Placement => f.write_str("a table of names, each with a device: cpu, cuda or cuda:NUMBER"),
+            Self::PlacedOn => f.write_str("a device: cpu, cuda or cuda:NUMBER"),
             Self::Names => f.write_str("a list of names"),
             Self::NamedChoices(choices) => {
                 write!(f, "a table of names (or NAME=WORD,..), each with one of {}", listed(choices))
@@ -246,7 +260,9 @@ mod tests {
     #[test]
     fn each_kind_takes_its_own_and_refuses_the_rest() {
         const CHOICES: &[Choice] = &[("all", &["true"]), ("none", &[])];
-        let cases: [(Kind, &[&str], &[&str]); 11] = [
+        let cases: [(Kind, &[&str], &[&str]); 13] = [
+            (Kind::Between { min: 0.0, max: 1.0 }, &["0", "0.5", "1"], &["", "-0.1", "1.1", "nan", "inf"]),
+            (Kind::PlacedOn, &["cpu", "cuda", "cuda:1"], &["", "gpu", "cuda:x", "moon"]),
             (Kind::Names, &["", "a", "org/name, b"], &["a\u{7}"]),
             (Kind::NamedChoices(CHOICES), &["", "a=all", "org/a = TRUE, b=none"], &["a", "a=some", "=all", "a=all,b"]),
             (Kind::NamedSeconds, &["", "a=0", "a=5, b=Never"], &["a", "5", "a=-1", "a=1.5", "a=soon", "=5"]),

@@ -36,6 +36,7 @@ use super::{
 use crate::{
     config::{LiveSettings, ModelPlans, RequestLimits},
     control::{EngineReport, Snapshot},
+    critics::Panel,
 };
 
 /// Requests to move models that are carried out at once. Each goes on when its caller leaves.
@@ -78,6 +79,7 @@ pub(crate) struct Parts {
     pub(crate) reloader: Reloader,
     pub(crate) catalogue: Catalogue,
     pub(crate) collections: Arc<LazyCollections>,
+    pub(crate) critics: Panel,
     pub(crate) page: Page,
 }
 
@@ -132,6 +134,10 @@ impl App {
 
     pub(crate) fn collections(&self) -> &Arc<LazyCollections> {
         &self.0.parts.collections
+    }
+
+    pub(crate) fn critics(&self) -> &Panel {
+        &self.0.parts.critics
     }
 
     pub(crate) fn indexing(&self) -> &Indexing {

@@ -24,6 +24,7 @@ pub(super) fn body(path: &str, model: &str) -> Option<Value> {
             json!({"messages": [{"role": "user", "content": "Where is the boat?"}], "max_tokens": 20})
         }
         "/v1/completions" => json!({"prompt": "The boat waits", "max_tokens": 20}),
+        "/v1/evaluate" => json!({"text": first}),
         "/v1/responses" => json!({"input": "Where is the boat?", "max_output_tokens": 20}),
         "/api/chat" => {
             let messages = json!([{"role": "user", "content": "Where is the boat?"}]);

@@ -64,6 +64,11 @@ pub(crate) struct ReadJobs {
 }
 
 impl ReadJobs {
+    /// To be computed on this device, in place of where the model's other work goes.
+    pub(crate) fn on(self, device: Option<magray_engine::DeviceName>) -> Self {
+        Self { jobs: self.jobs.into_iter().map(|job| job.on(device)).collect(), ..self }
+    }
+
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.jobs.iter().map(Prepared::prompt_tokens).sum()
     }
@@ -251,8 +256,8 @@ impl Generating {
         self.left -= 1;
         let prompt_tokens = if self.left == 0 { self.prompt_tokens } else { 0 };
         let replays = end.answer.as_ref().map_or(0, |answer| answer.replays);
-        let (device, speculation) = (end.device(), end.speculation);
-        let counted = Generated { prompt_tokens, tokens: end.tokens, device, replays, speculation };
+        let (tokens, cached_tokens, speculation) = (end.tokens, end.cached_tokens, end.speculation);
+        let counted = Generated { prompt_tokens, cached_tokens, tokens, device: end.device(), replays, speculation };
         self.app.metrics().generated(self.model, counted);
         if let Some(answer) = &end.answer {
             self.record.add_pass(Pass::of(self.model, 1, answer, self.read));

@@ -112,6 +112,7 @@ use crate::{
     config::{Config, ConfigError, ServerSettings},
     console::Console,
     control::{ControlSocket, EngineSubject},
+    critics::Panel,
     exit_code::Exit,
 };
 
@@ -191,11 +192,13 @@ async fn serve(start: Start) -> Result<Ended, StartError> {
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
+    let critics = Panel::of(&config)?;
     let host = config.rows_host_rules().and_then(|rules| engine.rows_host(rules));
     let parts = Parts {
         engine: engine.clone(),
         text_cache: TextCache::new(settings.text_cache),
-        metrics: Metrics::new(&models, settings.has_vllm_metrics),
+        metrics: Metrics::new(&models, critics.names(), settings.has_vllm_metrics),
+        critics,
         models,
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,

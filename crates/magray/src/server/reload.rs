@@ -141,5 +141,6 @@ impl Reloader {
 
 /// Every setting with its value, in the order of the table. Secrets are compared and never printed.
 fn shown(config: &Config) -> Vec<(&'static str, String)> {
-    config.entries.iter().map(|entry| (entry.setting.key, entry.value.to_string())).collect()
+    let settings = config.entries.iter().map(|entry| (entry.setting.key, entry.value.to_string()));
+    settings.chain([("critics", config.critics_shown())]).collect()
 }

@@ -6,8 +6,8 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use super::{
     apis::{
-        admin, anthropic, cohere, faults, files, gpu, health, llama_cpp, models, ollama, ollama_chat, open_inference,
-        openai, openai_chat,
+        admin, anthropic, cohere, evaluate, faults, files, gpu, health, llama_cpp, models, ollama, ollama_chat,
+        open_inference, openai, openai_chat,
         qdrant::{collections, matrix, points, queries, snapshots},
         responses, tei, tei_embed_all, tei_tokenize, ui,
         vector_stores::{batches, files as store_files, search, stores},
@@ -46,8 +46,15 @@ impl Route {
     }
 }
 
-const GENERATING: [&str; 6] =
-    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"];
+const GENERATING: [&str; 7] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/evaluate",
+    "/v1/messages",
+    "/api/chat",
+    "/api/generate",
+];
 
 /// The API that a route belongs to: it decides the shape of errors and the section of the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +95,7 @@ table! {
     POST "/v1/completions"                   Compute OpenAi => openai_chat::completions;
     POST "/v1/responses"                     Compute OpenAi => responses::responses;
     POST "/v1/rerank"                        Compute OpenAi => openai::rerank;
+    POST "/v1/evaluate"                     Compute OpenAi => evaluate::evaluate;
     GET  "/v1/models"                        Read    OpenAi => openai::models;
     GET  "/v1/models/{model}"                Read    OpenAi => openai::model;
     GET  "/v1/models/{organisation}/{model}" Read    OpenAi => openai::hub_model;

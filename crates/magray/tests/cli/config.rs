@@ -28,6 +28,7 @@ fn values_show_where_they_came_from() {
         chat.model SmolLM2-135M-Instruct default
         chat.kv_bits 16 default
         chat.speculate 0 default
+        evaluate.accept_from 0.5 default
         embed.device auto default
         embed.precision int8 file HOME/here/magray.yaml:2
         embed.prompt default default
@@ -71,7 +72,28 @@ fn values_show_where_they_came_from() {
         server.body_timeout_s 30 default
         server.request_timeout_s 60 default
         server.drain_timeout_s 30 default
-        server.tracing.otlp_endpoint none default"#]]
+        server.tracing.otlp_endpoint none default
+        critics.ethics.prompt built in default
+        critics.ethics.model default default
+        critics.ethics.device default default
+        critics.ethics.weight 1 default
+        critics.ethics.veto_below never default
+        critics.ethics.schema default default
+        critics.ethics.timeout_s 60 default
+        critics.fairness.prompt built in default
+        critics.fairness.model default default
+        critics.fairness.device default default
+        critics.fairness.weight 1 default
+        critics.fairness.veto_below never default
+        critics.fairness.schema default default
+        critics.fairness.timeout_s 60 default
+        critics.safety.prompt built in default
+        critics.safety.model default default
+        critics.safety.device default default
+        critics.safety.weight 1 default
+        critics.safety.veto_below never default
+        critics.safety.schema default default
+        critics.safety.timeout_s 60 default"#]]
     .assert_eq(&lines.join("\n"));
 }
 

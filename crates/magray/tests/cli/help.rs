@@ -16,6 +16,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
         Commands:
           embed        Turn texts into vectors
           chat         Ask a language model, once or in a conversation
+          evaluate     Let critics judge a text: ethics, fairness, safety, or those of the settings
           generate     Go on with a text by a language model
           rerank       Put documents in the order in which they answer a query
           index        Put documents into collections, and list, export and delete these
@@ -48,6 +49,7 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           magray rerank "meow" "a car" "a kitten"       the best first
           magray chat                                   a conversation; its model is pulled on first use
           magray chat "Why is the sky blue?"            one answer
+          magray evaluate "All of them are lazy."       critics judge a text
           magray generate -m smollm2.gguf "Once upon"   a language model goes on with a text
           magray index add notes docs/                  a collection of documents, and a search in it
           magray search notes "how do I rotate the keys?" --hybrid
@@ -67,6 +69,8 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
             7  the device or CPU path asked for is not available, or failed
             8  no magray is running that could do it
             9  a magray that runs did not do it, or not in time
+           10  the critics rejected the text
+           11  the critics could not decide: one that counts gave no verdict
           130  interrupted (Ctrl-C or a termination signal); no output that is not whole has its name
     "#]]
     .assert_eq(&answer.stdout);
@@ -77,6 +81,7 @@ fn every_command_has_examples() {
     let home = Home::new();
     for command in [
         &["embed"][..],
+        &["evaluate"],
         &["rerank"],
         &["index"],
         &["search"],

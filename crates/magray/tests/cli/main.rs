@@ -7,6 +7,7 @@ mod config;
 mod control;
 mod demo;
 mod embed;
+mod evaluate;
 mod generate;
 mod gpu;
 mod health;

@@ -6,6 +6,7 @@ mod chat;
 mod codings;
 mod cohere;
 mod commands;
+mod critics;
 mod draining;
 mod gpu;
 mod health;

@@ -12,13 +12,14 @@ use crate::{
     rig::{Server, Setup, fixture},
 };
 
-const TOOLS: [&str; 20] = [
+const TOOLS: [&str; 21] = [
     "add_documents",
     "alias_model",
     "chat",
     "clear_gpu_cache",
     "delete_model",
     "embed_texts",
+    "evaluate_text",
     "get_gpu_status",
     "list_collections",
     "list_models",
@@ -86,9 +87,10 @@ fn tools_are_described_with_schemas_and_hints() {
         assert!(!tool["description"].as_str().unwrap().is_empty(), "{name}");
         assert_eq!((&tool["inputSchema"]["type"], &tool["outputSchema"]["type"]), (&json!("object"), &json!("object")));
         let hints = &tool["annotations"];
-        const READING: [&str; 8] = [
+        const READING: [&str; 9] = [
             "chat",
             "embed_texts",
+            "evaluate_text",
             "get_gpu_status",
             "list_collections",
             "list_models",

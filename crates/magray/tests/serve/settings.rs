@@ -19,8 +19,7 @@ fn a_model_is_computed_where_it_is_assigned_to() {
         let ranked = server.post("/rerank", body);
         assert_eq!((ranked.status, ranked.header("x-magray-device")), (200, Some("cpu")), "{}", ranked.text());
     }
-    let warning =
-        "gpu.model_assignments names 'nobody', which is no role and none of the models: bert, xlm-roberta-classify";
+    let warning = "gpu.model_assignments names 'nobody', which is no role, no critic and none of the models: bert, xlm-roberta-classify";
     assert!(said_soon(&server, warning), "{}", server.said());
 }
 

@@ -71,7 +71,15 @@ fn to_supervisor() -> Vec<ToSupervisor<'static>> {
     let new = vec![
         NewTokens::default(),
         NewTokens { tokens: vec![1, u32::MAX], is_end: true, ..NewTokens::default() },
-        NewTokens { tokens: vec![1], is_end: true, logprobs, problem: Some("no".to_owned()), proposed: 7, accepted: 1 },
+        NewTokens {
+            tokens: vec![1],
+            is_end: true,
+            logprobs,
+            problem: Some("no".to_owned()),
+            cached: 64,
+            proposed: 7,
+            accepted: 1,
+        },
     ];
     let accounts =
         MemoryAccounts { context: 1, workspace: 2, cached: 3, weights: vec![4, u64::MAX], vectors: vec![(7, 8)] };

@@ -4,7 +4,7 @@
 mod interactive;
 mod markdown;
 mod passages;
-mod question;
+pub(super) mod question;
 mod saved;
 mod signals;
 mod slash;

@@ -1,4 +1,4 @@
-//! The question of one answer: from the command line, a file or stdin.
+//! The question of one answer, or another text: from the command line, a file or stdin.
 //! Asks no model.
 
 use std::{
@@ -19,16 +19,21 @@ pub(super) fn is_asked_on_terminal() -> bool {
 }
 
 pub(super) fn read(args: &ChatArgs) -> Result<String, Failure> {
-    let text = match (&args.file, &args.question) {
-        (None, Some(question)) => question.clone(),
+    read_from(args.file.as_deref(), args.question.as_deref(), "the question")
+}
+
+/// The text of a file behind what was given, or what stdin has; `what` it is to be.
+pub(in crate::commands) fn read_from(file: Option<&Path>, given: Option<&str>, what: &str) -> Result<String, Failure> {
+    let text = match (file, given) {
+        (None, Some(given)) => given.to_owned(),
         (None, None) => read_text("stdin", io::stdin().lock())?,
-        (Some(file), question) => {
+        (Some(file), given) => {
             let text = read_file(file)?;
-            question.as_ref().map_or_else(|| text.clone(), |question| format!("{question}\n\n{text}"))
+            given.map_or_else(|| text.clone(), |given| format!("{given}\n\n{text}"))
         }
     };
     match text.trim().is_empty() {
-        true => Err(Failure::Usage("the question is empty: give one, or pipe one in".to_owned())),
+        true => Err(Failure::Usage(format!("{what} is empty: give one, or pipe one in"))),
         false => Ok(text),
     }
 }

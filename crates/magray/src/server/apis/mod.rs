@@ -4,12 +4,14 @@
 pub(super) mod admin;
 pub(super) mod anthropic;
 pub(super) mod cohere;
+pub(super) mod evaluate;
 pub(super) mod faults;
 pub(super) mod files;
 pub(super) mod gpu;
 pub(super) mod health;
 pub(super) mod llama_cpp;
 pub(super) mod models;
+pub(super) mod new_documents;
 pub(super) mod ollama;
 pub(super) mod ollama_chat;
 pub(super) mod open_inference;

@@ -6,21 +6,17 @@ use std::collections::BTreeMap;
 use magray_index::text::{Analyzer, SnippetLimits, snippet};
 use rmcp::{Json, handler::server::wrapper::Parameters, schemars::JsonSchema, tool, tool_router};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Tools;
 use crate::{
-    qdrant::{
-        collections::{CreateCollection, Kept},
-        points::Operation,
-        texts::{self, TEXT_FIELD},
-    },
+    qdrant::collections::Kept,
     server::{
         apis::{
+            new_documents::{self, NewDocument},
             passages::{self, DocumentSearch},
-            qdrant::points,
         },
-        errors::{Kind, Problem},
+        errors::Problem,
     },
 };
 
@@ -30,13 +26,13 @@ use crate::{
 struct NewDocuments {
     /// A name of list_collections, or a new one.
     collection: String,
-    documents: Vec<NewDocument>,
+    documents: Vec<ToAdd>,
 }
 
 /// A document.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-struct NewDocument {
+#[schemars(crate = "rmcp::schemars", rename = "NewDocument")]
+struct ToAdd {
     text: String,
     /// A document with the same id is replaced; without it, one with the same text.
     #[serde(default)]
@@ -162,39 +158,15 @@ impl Tools {
 
 impl Tools {
     async fn add(&self, new: NewDocuments) -> Result<Added, Problem> {
-        let app = &self.app;
-        let own = app.models().embedder(None)?;
-        let own = (app.models().get(own).name.clone(), app.models().get(own).outputs);
-        let name = new.collection.clone();
-        let ready = app.collections().with_all(move |all| {
-            let collection = match all.get(&name) {
-                Err(magray_index::Error::NotFound { .. }) => {
-                    let settings: CreateCollection = read(texts::settings(&own.0, own.1, TEXT_FIELD))?;
-                    all.create(&name, settings.into_config()?)?;
-                    all.get(&name)?
-                }
-                found => found?,
-            };
-            let config = collection.config();
-            let text_field = config.text_field.clone().unwrap_or_else(|| TEXT_FIELD.to_owned());
-            Ok((Kept::of(&config).model().unwrap_or(own.0), text_field))
-        });
-        let (model, text_field) = ready.await?;
-        let documents = new.documents.len();
-        let point = |document: NewDocument| {
-            let mut fields = document.fields.unwrap_or_default();
-            fields.insert(text_field.clone(), document.text.into());
-            if let Some(id) = document.id {
-                let id = id.parse::<u64>().map_or_else(|_| Value::String(id), Value::from);
-                fields.insert("id".to_owned(), id);
-            }
-            texts::point(fields, &text_field, &model)
+        let document = |document: ToAdd| NewDocument {
+            id: document.id.map(|id| id.parse::<u64>().map_or_else(|_| Value::String(id), Value::from)),
+            text: document.text,
+            fields: document.fields.unwrap_or_default(),
         };
-        let points: Result<Vec<Value>, String> = new.documents.into_iter().map(point).collect();
-        let points = points.map_err(|wrong| Problem::new(Kind::Invalid, wrong))?;
-        let upsert = Operation::Upsert(read(json!({ "points": points }))?);
-        points::apply_all(app, new.collection.clone(), vec![upsert]).await?;
-        Ok(Added { collection: new.collection, documents })
+        let documents: Vec<NewDocument> = new.documents.into_iter().map(document).collect();
+        let count = documents.len();
+        new_documents::add(&self.app, new.collection.clone(), documents).await?;
+        Ok(Added { collection: new.collection, documents: count })
     }
 
     async fn search(&self, search: Search) -> Result<SearchResults, Problem> {
@@ -216,8 +188,4 @@ impl Tools {
         });
         Ok(SearchResults { results: results.collect() })
     }
-}
-
-fn read<T: for<'de> Deserialize<'de>>(value: Value) -> Result<T, Problem> {
-    Ok(serde_json::from_value(value)?)
 }

@@ -3,6 +3,7 @@
 
 mod chat;
 mod collections;
+mod evaluate;
 mod http;
 mod lines;
 mod schema;
@@ -59,7 +60,7 @@ impl Tools {
     }
 
     fn all_routes() -> ToolRouter<Self> {
-        Self::routes() + Self::collection_routes() + Self::chat_routes()
+        Self::routes() + Self::collection_routes() + Self::chat_routes() + Self::evaluate_routes()
     }
 
     fn admit(&self, tool: &str, context: &RequestContext<RoleServer>) -> Result<(), Problem> {

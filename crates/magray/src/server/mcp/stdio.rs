@@ -9,6 +9,7 @@ use rmcp::{
 };
 
 use super::{Tools, Transport, lines::Lines};
+use crate::critics::Panel;
 use crate::server::{
     Start, StartError,
     app::{App, Page, Parts},
@@ -37,11 +38,13 @@ async fn serve(start: Start) -> Result<Engine, StartError> {
     let engine_limits = engine.schedule.limits;
     let engine = start_engine(engine, &mut signals).await?;
     let models = Models::new(&engine, &settings.aliases).map_err(StartError::Alias)?;
+    let critics = Panel::of(&config)?;
     let host = config.rows_host_rules().and_then(|rules| engine.rows_host(rules));
     let parts = Parts {
         text_cache: TextCache::new(settings.text_cache),
         engine: engine.clone(),
-        metrics: Metrics::new(&models, false),
+        metrics: Metrics::new(&models, critics.names(), false),
+        critics,
         models,
         engine_limits,
         memory_limit: config.gpu().rules.memory_limit_bytes,

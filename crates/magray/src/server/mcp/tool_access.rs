@@ -3,9 +3,10 @@
 
 use crate::server::keys::Access;
 
-const TOOLS: [(&str, Access); 20] = [
+const TOOLS: [(&str, Access); 21] = [
     ("chat", Access::Compute),
     ("embed_texts", Access::Compute),
+    ("evaluate_text", Access::Compute),
     ("get_gpu_status", Access::Read),
     ("list_collections", Access::Read),
     ("list_models", Access::Read),

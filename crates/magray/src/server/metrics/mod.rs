@@ -2,6 +2,7 @@
 //! No label has a value that a client could make up.
 
 mod engine;
+mod evaluations;
 mod page;
 mod routes;
 
@@ -47,6 +48,8 @@ pub(crate) struct Metrics {
 pub(crate) struct Generated {
     /// Of its prompt, or of none where it has it in common with another.
     pub(crate) prompt_tokens: usize,
+    /// Of its prompt, those that were not computed.
+    pub(crate) cached_tokens: usize,
     pub(crate) tokens: usize,
     pub(crate) device: Option<DeviceName>,
     /// How often it was started again after a failure.
@@ -72,6 +75,7 @@ struct ModelCounters {
     texts: Counter,
     tokens: Counter,
     prompt_tokens: Counter,
+    cached_tokens: Counter,
     name: String,
 }
 
@@ -80,7 +84,7 @@ const SECONDS: [f64; 15] =
 const TEXTS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
 
 impl Metrics {
-    pub(crate) fn new(models: &Models, has_aliases: bool) -> Self {
+    pub(crate) fn new<'a>(models: &Models, critics: impl Iterator<Item = &'a str>, has_aliases: bool) -> Self {
         let buckets = |builder: PrometheusBuilder, end: &str, buckets: &[f64]| {
             let set = builder.set_buckets_for_metric(Matcher::Suffix(end.to_owned()), buckets);
             set.unwrap_or_else(|error| unreachable!("there are buckets: {error}"))
@@ -91,6 +95,7 @@ impl Metrics {
         let recorder = Arc::new(recorder);
         let (passes, refusals) = metrics::with_local_recorder(&*recorder, || {
             describe();
+            evaluations::start(critics);
             (Arc::new(Passes::new(models)), Arc::new(Kind::ALL.map(refusals_of)))
         });
         Self { recorder, handle, passes, refusals, has_aliases }
@@ -144,6 +149,7 @@ impl Metrics {
         let of_model = &self.passes.by_model[model];
         of_model.requests.increment(1);
         of_model.prompt_tokens.increment(generated.prompt_tokens as u64);
+        of_model.cached_tokens.increment(generated.cached_tokens as u64);
         self.passes.replays.increment(generated.replays.into());
         self.passes.proposed.increment(generated.speculation.proposed);
         self.passes.accepted.increment(generated.speculation.accepted);
@@ -205,6 +211,7 @@ impl ModelCounters {
             texts: counter!("magray_texts_total", label()),
             tokens: counter!("magray_tokens_total", label()),
             prompt_tokens: counter!("magray_prompt_tokens_total", label()),
+            cached_tokens: counter!("magray_prompt_tokens_cached_total", label()),
             name: name.to_owned(),
         }
     }
@@ -255,6 +262,10 @@ fn describe() {
     describe_histogram!("magray_first_token_seconds", "From the beginning of an answer to its first token.");
     describe_histogram!("magray_token_gap_seconds", "Between two tokens of an answer.");
     describe_counter!("magray_prompt_tokens_total", "Tokens of prompts that a model has answered.");
+    describe_counter!(
+        "magray_prompt_tokens_cached_total",
+        "Tokens of prompts that were not computed, since another prompt began with them."
+    );
     describe_counter!("magray_generated_tokens_total", "Tokens that a model generated, by the device of the last one.");
     describe_counter!("magray_speculated_tokens_total", "Tokens that were proposed for passes and verified.");
     describe_counter!("magray_speculated_tokens_accepted_total", "Proposed tokens that a model chose.");

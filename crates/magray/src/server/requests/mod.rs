@@ -4,6 +4,7 @@
 pub(crate) mod anthropic;
 pub(crate) mod cohere;
 pub(crate) mod collection_field;
+pub(crate) mod evaluate;
 pub(crate) mod gpu;
 pub(crate) mod llama_cpp;
 pub(crate) mod models;

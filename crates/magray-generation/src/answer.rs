@@ -16,6 +16,7 @@ use magray_engine::{
 
 /// What comes of an answer.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "an answer has one end, which is moved a few times")]
 pub enum AnswerEvent {
     /// A new token.
     Token(AnswerToken),

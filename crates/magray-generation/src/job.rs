@@ -42,7 +42,7 @@ pub enum JobInput {
 
 impl JobInput {
     /// How long it is, as far as reading takes time.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         match self {
             Self::Chat(chat) => chat.conversation.messages.iter().map(|message| message.content.len()).sum(),
             Self::Text(text) => text.len(),
@@ -250,7 +250,7 @@ impl Prepared {
     }
 
     /// To be computed on this device.
-    pub(crate) fn on(self, device: Option<DeviceName>) -> Self {
+    pub fn on(self, device: Option<DeviceName>) -> Self {
         Self { device, ..self }
     }
 

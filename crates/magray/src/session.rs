@@ -5,7 +5,7 @@ use std::{env, sync::Arc, time::Duration};
 
 use magray_engine::{
     DeviceChoice, DeviceName, EncoderOptions, Precision, Reason, Refusal,
-    engine::{Answer, Engine, EngineError, EngineModel, EngineOptions, Limits, ModelPlan, ModelSource, Outlook, Work},
+    engine::{Answer, Engine, EngineError, EngineModel, EngineOptions, Limits, ModelPlan, ModelSource, Work},
     profile::Profile,
     spec::{ModelSpec, Task},
 };
@@ -85,10 +85,6 @@ impl Session {
         console.detail(format_args!("computing on {}: {}", verdict.device, verdict.reason));
         self.fallback = Some(verdict.reason).filter(Reason::is_fallback);
         Ok(())
-    }
-
-    pub(crate) fn outlook(&self) -> Outlook {
-        self.engine.outlook(FIRST).unwrap_or_else(|| unreachable!("a session has a model"))
     }
 
     pub(crate) fn spec(&self) -> &ModelSpec {

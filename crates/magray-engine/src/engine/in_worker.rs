@@ -10,7 +10,7 @@ mod vectors;
 use super::canary::Canary;
 use super::dispatcher::Dispatcher;
 use super::executor_handle::{
-    Batch, ExecutorHandle, ExecutorStatus, LastError, Order, OrderVectors, TurnStep, What, join_until,
+    ExecutorHandle, ExecutorStatus, LastError, Order, OrderVectors, TurnStep, What, join_until,
 };
 use super::images::{Holder, Images};
 use super::models::CpuPacker;
@@ -586,14 +586,7 @@ impl State {
 
     /// What lies in a place.
     fn look(&self, slot: usize) -> Option<Held> {
-        match self.slots.get(slot)? {
-            Slot::Batch(batch) => {
-                let Batch { model, skip, output, .. } = *batch;
-                Some(Held { model, skip, rows: batch.rows(), output })
-            }
-            Slot::Probe(model) => Some(Held { model: *model, skip: 0, rows: 0, output: Output::Texts }),
-            Slot::Turn(_) | Slot::Free => None,
-        }
+        self.slots.get(slot)?.held()
     }
 
     /// Frees a place and gives what it held.

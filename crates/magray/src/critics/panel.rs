@@ -39,6 +39,9 @@ struct Critic {
     schema: VerdictSchema,
 }
 
+/// A model by its number, and the device that it has to compute on.
+type Place = (usize, Option<DeviceName>);
+
 /// A text before critics.
 pub(crate) struct Judging<'a> {
     pub(crate) text: &'a str,
@@ -144,7 +147,7 @@ impl Panel {
         let ids: Vec<String> = judging.precedents.iter().map(Precedent::shown_id).collect();
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         let (begun, done) = (Instant::now(), AtomicUsize::new(0));
-        let mut leads: Vec<((usize, Option<DeviceName>), watch::Receiver<bool>)> = Vec::new();
+        let mut leads: Vec<(Place, watch::Receiver<bool>)> = Vec::new();
         let mut asked = Vec::new();
         for critic in judging.critics.iter().map(|index| &self.critics[*index]) {
             let found = models.find(critic.settings.model.as_deref().or(judging.model));

@@ -253,7 +253,7 @@ pub(super) const PAGE_PATH: &str = "/docs";
 pub(super) const PAGES: [&str; 4] = [DOCUMENT_PATH, PAGE_PATH, "/docs/", "/docs/{*rest}"];
 
 impl Api {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::OpenAi,
         Self::Tei,
         Self::Cohere,

@@ -1,5 +1,4 @@
 //! `magray top` on a terminal and in a pipe, beside an engine that runs.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 use expect_test::expect;
 

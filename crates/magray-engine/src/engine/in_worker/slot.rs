@@ -33,6 +33,18 @@ impl Slot {
         }
     }
 
+    /// What was asked; `None` where that is no rows.
+    pub(super) fn held(&self) -> Option<Held> {
+        match self {
+            Self::Batch(batch) => {
+                let Batch { model, skip, output, .. } = *batch;
+                Some(Held { model, skip, rows: batch.rows(), output })
+            }
+            Self::Probe(model) => Some(Held { model: *model, skip: 0, rows: 0, output: Output::Texts }),
+            Self::Turn(_) | Self::Free => None,
+        }
+    }
+
     /// Whether the known text is computed with it.
     pub(super) fn carries(&self, canary: &Canary) -> bool {
         canary.rides_along() || matches!(self, Self::Probe(_))

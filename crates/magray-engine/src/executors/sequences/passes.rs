@@ -177,7 +177,7 @@ impl<D: DecoderDevice> Sequences<D> {
                 state.add(one, token, &self.ends);
                 state.goes_on(one, row, token)
             };
-            let _ = tokens.into_iter().enumerate().map(is_right).all(|is_right| is_right);
+            let _ = tokens.into_iter().enumerate().all(is_right);
             state.settle(one, self.passes_max);
         }
         Ok(())

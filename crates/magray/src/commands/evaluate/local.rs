@@ -37,7 +37,8 @@ pub(super) fn judge(
     flags.retain(|flag| flag.key != "model.name");
     flags.extend(flag("model.name", names.first().map(|name| (*name).to_owned()).as_ref()));
     let config = context.settle(&flags)?;
-    let (mut sources, mut missing): (Vec<(String, ModelSource)>, Vec<(String, Failure)>) = Default::default();
+    let mut sources: Vec<(String, ModelSource)> = Vec::new();
+    let mut missing: Vec<(String, Failure)> = Vec::new();
     for name in names {
         match model::source_named(name, &config, &context.console) {
             Ok(source) => sources.push((name.to_owned(), source)),

@@ -5,8 +5,7 @@ use crate::BlockMatrix;
 use magray_core::Activation;
 use std::ops::Range;
 
-/// Tokens of a page of keys and values.
-pub const PAGE_TOKENS: usize = 32;
+pub use magray_core::schedule::PAGE_TOKENS;
 
 /// An id with this bit is the token that the step before chose in the row of its logits that the other bits name. Only for devices
 /// that feed tokens back ([`DecoderOps::feeds_back`]).

@@ -6,7 +6,7 @@ use super::device_memory::{DeviceMemory, HEADROOM_TOKENS};
 use super::jobs::Jobs;
 use super::phase::Phase;
 use super::queue::{Aging, BucketKey, Load, Queue, Ticket};
-use super::run::{Position, Side};
+use super::run::{Position, Run, Side};
 use super::sequence::{SequenceId, StepBounds};
 use super::{DeviceId, RequestId};
 use std::collections::BTreeSet;
@@ -23,6 +23,7 @@ const NEXT_PART: f64 = 0.75;
 
 /// A chunk that is not the last of its prompt has at least this many tokens, where the turn has others.
 const CHUNK_LEAST: u64 = 16;
+const PAGE_TOKENS: u64 = super::PAGE_TOKENS as u64;
 
 /// How much a batch may hold. Its first sequence is taken whatever its size, or at least one token of it.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +154,7 @@ impl Batcher<'_> {
                 continue;
             }
             let room = self.room.part(share, run.tokens, turn.chosen.load);
-            let tokens = room.tokens_beside(turn.chosen.load).min(run.tokens);
+            let tokens = self.part_of_prompt(&ticket, run, room.tokens_beside(turn.chosen.load));
             let is_worthwhile = turn.chosen.runs.is_empty() || is_aged || tokens >= run.tokens.min(CHUNK_LEAST);
             let growth = self.growth(turn, &ticket, run.request).filter(|_| tokens > 0 && is_worthwhile);
             if let Some(growth) = growth {
@@ -172,6 +173,20 @@ impl Batcher<'_> {
             if tokens == 0 || misfits > MISFITS_MAX || is_blocking {
                 break;
             }
+        }
+    }
+
+    /// How many tokens of a sequence go into a step with room for so many. A part of a prompt ends where a page does: only
+    /// whole pages are found by prompts that begin alike.
+    fn part_of_prompt(&self, ticket: &Ticket, run: &Run, room: u64) -> u64 {
+        let tokens = room.min(run.tokens);
+        let progress = self.jobs.get(run.request).and_then(|job| job.progress_of(ticket.position.first));
+        let computed = progress.and_then(|progress| progress.held).map_or(0, |held| u64::from(held.computed));
+        match tokens == run.tokens {
+            true => tokens,
+            false => Some(tokens.saturating_sub((computed + tokens) % PAGE_TOKENS))
+                .filter(|part| *part > 0)
+                .unwrap_or(tokens),
         }
     }
 

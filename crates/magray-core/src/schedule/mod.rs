@@ -58,6 +58,9 @@ pub use sequence::{Outcome, Sequence, Span, Step};
 pub use speed::SpeedFigures;
 pub use view::{DeviceState, DeviceView, ModelView, MoveReason, Residency, View};
 
+/// Tokens of a page of keys and values, on every device: whole pages are shared.
+pub const PAGE_TOKENS: usize = 32;
+
 /// Names a request; the caller chooses it and never uses it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);

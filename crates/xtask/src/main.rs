@@ -6,6 +6,7 @@
 mod ci;
 mod fuzzing;
 mod kernels;
+mod old_glibc;
 mod packages;
 mod page;
 mod step;

@@ -1,16 +1,11 @@
 //! Builds the release for an old glibc and makes what is published of it: `cargo xtask package`.
-//! Installs nothing outside of the build folder: pip fetches the linker's sysroot and cargo-zigbuild, pinned, into it.
+//! Knows nothing of what is in them: `deploy/packages/make` lays them out.
 
+use crate::old_glibc::{self, GLIBC};
 use crate::step::{self, Lack, Outcome};
 use crate::tally::{Tally, Told};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-
-/// A C compiler and linker that has the symbols of every glibc.
-const ZIG: &str = "ziglang==0.15.2";
-const ZIGBUILD: &str = "cargo-zigbuild==0.24.0";
-/// Debian 10, RHEL 8, and manylinux_2_28.
-const GLIBC: &str = "2.28";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kernels {
@@ -24,21 +19,10 @@ pub(crate) fn make(root: &Path, kernels: Kernels) -> Outcome {
     let Some(python) = step::python().filter(|_| cfg!(target_os = "linux")) else {
         return Outcome::LeftOut(Lack::Tool("packages are made on Linux, with python3"));
     };
-    let architecture = std::env::consts::ARCH;
-    let (target, folder) = (format!("{architecture}-unknown-linux-gnu"), step::target_folder(root));
-    let tools = [("zig", ZIG), ("zigbuild", ZIGBUILD)].map(|(name, package)| (folder.join(name), package));
-    for (packages, package) in &tools {
-        if !packages.exists() {
-            let fetched = step::fetch(package, packages);
-            if !matches!(fetched, Outcome::Done) {
-                return fetched;
-            }
-        }
-    }
-    let built = folder.join(&target).join("release/magray");
-    let built = match build(root, &target, &tools.map(|(packages, _)| packages)) {
-        Outcome::Done => built,
-        other => return other,
+    let folder = step::target_folder(root);
+    let built = match old_glibc::build(root, &["magray"]) {
+        Ok(release) => release.join("magray"),
+        Err(outcome) => return outcome,
     };
     let cubins = folder.join("packages/magray.cubins");
     if kernels == Kernels::Packed {
@@ -51,21 +35,19 @@ pub(crate) fn make(root: &Path, kernels: Kernels) -> Outcome {
         }
     }
     let mut packing = Command::new(python);
-    packing.current_dir(root).args(["-B", "deploy/packages/make", "--target", &target, "--newest-glibc", GLIBC]);
+    packing.current_dir(root).args([
+        "-B",
+        "deploy/packages/make",
+        "--target",
+        &old_glibc::target(),
+        "--newest-glibc",
+        GLIBC,
+    ]);
     packing.arg("--binary").arg(built).arg("--into").arg(folder.join("packages"));
     if kernels == Kernels::Packed {
         packing.arg("--cubins").arg(cubins);
     }
     step::passes(&mut packing, "mend what deploy/packages/make names above")
-}
-
-fn build(root: &Path, target: &str, [zig, zigbuild]: &[PathBuf; 2]) -> Outcome {
-    let mut cargo = Command::new(zigbuild.join("bin/cargo-zigbuild"));
-    cargo.current_dir(root).args(["zigbuild", "--release", "--locked", "--package", "magray"]);
-    cargo.args(["--target", &format!("{target}.{GLIBC}")]);
-    // Else it looks for a zig of the user's.
-    cargo.env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
-    step::passes(&mut cargo, "mend the errors above")
 }
 
 /// The programs that make packages, on a script in place of the binary.

@@ -26,9 +26,9 @@ fn values_show_where_they_came_from() {
         cpu.threads 2 env MAGRAY_THREADS
         cpu.path auto default
         chat.model SmolLM2-135M-Instruct default
+        evaluate.accept_from 0.5 default
         chat.kv_bits 16 default
         chat.speculate 0 default
-        evaluate.accept_from 0.5 default
         embed.device auto default
         embed.precision int8 file HOME/here/magray.yaml:2
         embed.prompt default default
@@ -43,6 +43,7 @@ fn values_show_where_they_came_from() {
         control.folder none default
         log.level warn default
         log.format text default
+        log.profile none default
         server.host 127.0.0.1 default
         server.port 7860 default
         server.models none default
@@ -71,7 +72,9 @@ fn values_show_where_they_came_from() {
         server.head_timeout_s 30 default
         server.body_timeout_s 30 default
         server.request_timeout_s 60 default
+        server.drain_delay_s 0 default
         server.drain_timeout_s 30 default
+        server.vllm_metrics false default
         server.tracing.otlp_endpoint none default
         critics.ethics.prompt built in default
         critics.ethics.model default default

@@ -22,8 +22,12 @@ fn the_first_page_shows_commands_examples_and_exit_codes() {
           index        Put documents into collections, and list, export and delete these
           search       Find documents of a collection by their meaning and their words
           serve        Serve embeddings and reranking through HTTP
+          demo         See a server with simulated GPUs under load while they fail, and that no request is
+                       lost
           mcp          Give agents tools to embed, rerank and control the GPUs: the model context protocol
                        on stdin and stdout
+          top          Watch an engine that runs: devices, memory, load, models, what happens; and move
+                       models
           similarity   Compare two texts: the cosine of their vectors
           bench        Measure the speed of this machine
           gpu          Show GPUs and the models on them, move models, measure or reset a GPU

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has to fail")]
 
 use std::{
+    collections::BTreeMap,
     fs::{File, OpenOptions},
     io::{Read, Write},
     process::{Child, Command},
@@ -19,6 +20,56 @@ pub(crate) struct Terminal {
     own: File,
     /// What was shown and not waited for yet.
     shown: String,
+    screen: Screen,
+    /// Bytes of a character that has not come whole.
+    unread: Vec<u8>,
+}
+
+/// What a program that places its texts has drawn.
+#[derive(Default)]
+struct Screen {
+    rows: BTreeMap<usize, Vec<char>>,
+    row: usize,
+    column: usize,
+    /// A sequence of escape that is not complete.
+    escape: String,
+}
+
+impl Screen {
+    fn show(&mut self, text: &str) {
+        for one in text.chars() {
+            match (self.escape.is_empty(), one) {
+                (true, '\u{1b}') => self.escape.push(one),
+                (true, _) => self.put(one),
+                (false, '[' | '?' | ';' | '0'..='9') => self.escape.push(one),
+                (false, last) => self.obey(last),
+            }
+        }
+    }
+
+    fn put(&mut self, one: char) {
+        let row = self.rows.entry(self.row).or_default();
+        row.resize(row.len().max(self.column + 1), ' ');
+        row[self.column] = one;
+        self.column += 1;
+    }
+
+    fn obey(&mut self, last: char) {
+        let escape = std::mem::take(&mut self.escape);
+        match last {
+            'H' => {
+                let mut place = escape.trim_start_matches("\u{1b}[").split(';').map(|one| one.parse().unwrap_or(1));
+                self.row = place.next().unwrap_or(1);
+                self.column = place.next().map_or(0, |column: usize| column - 1);
+            }
+            'J' => self.rows.clear(),
+            _ => {}
+        }
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.rows.values().any(|row| row.iter().collect::<String>().contains(text))
+    }
 }
 
 impl Terminal {
@@ -30,7 +81,13 @@ impl Terminal {
         let theirs = || OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         command.env("TERM", "xterm").stdin(theirs()).stdout(theirs()).stderr(theirs());
         tcsetwinsize(&own, Winsize { ws_col: 80, ws_row: 24, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        Self { child: command.spawn().unwrap(), own: own.into(), shown: String::new() }
+        Self {
+            child: command.spawn().unwrap(),
+            own: own.into(),
+            shown: String::new(),
+            screen: Screen::default(),
+            unread: Vec::new(),
+        }
     }
 
     /// Gives it so many columns and lines, and tells the program.
@@ -62,11 +119,32 @@ impl Terminal {
                 self.shown.drain(..at + text.len());
                 return;
             }
-            let mut bytes = [0; 4096];
-            let read = self.own.read(&mut bytes).unwrap_or(0);
-            assert!(read > 0, "it ended without {text:?}: {:?}", self.shown);
-            self.shown.push_str(&String::from_utf8_lossy(&bytes[..read]));
+            assert!(self.read(), "it ended without {text:?}: {:?}", self.shown);
         }
+    }
+
+    /// Reads until this text is on the screen, whatever it was drawn over.
+    #[track_caller]
+    pub(crate) fn wait_for_on_screen(&mut self, text: &str) {
+        while !self.screen.has(text) {
+            assert!(self.read(), "it ended without {text:?}: {:?}", self.shown);
+        }
+    }
+
+    /// Whether there was more.
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        let read = self.own.read(&mut bytes).unwrap_or(0);
+        self.unread.extend_from_slice(&bytes[..read]);
+        // A character may have come in part.
+        let whole = match str::from_utf8(&self.unread) {
+            Ok(text) => text.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        let text: String = String::from_utf8(self.unread.drain(..whole).collect()).unwrap();
+        self.screen.show(&text);
+        self.shown.push_str(&text);
+        read > 0
     }
 
     pub(crate) fn interrupt(&self) {

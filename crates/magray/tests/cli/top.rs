@@ -48,16 +48,16 @@ fn keys_move_models_after_a_yes_and_the_terminal_is_left_as_it_was() {
     let home = Home::new();
     let _engine = Engine::start(&home);
     let mut terminal = Terminal::start(home.command(&["top", "--every", "0.1"]));
-    terminal.wait_for("bert");
+    terminal.wait_for_on_screen("bert");
     assert!(!terminal.reads_lines());
     terminal.send("?");
-    terminal.wait_for("release it: out of all memory");
+    terminal.wait_for_on_screen("release it: out of all memory");
     terminal.send(" p");
-    terminal.wait_for("preheat 'bert'?");
+    terminal.wait_for_on_screen("preheat 'bert'?");
     terminal.send("y");
-    terminal.wait_for("preheat of 'bert' is done");
+    terminal.wait_for_on_screen("preheat of 'bert' is done");
     terminal.resize(40, 12);
-    terminal.wait_for("bert");
+    terminal.wait_for_on_screen("bert");
     terminal.send("q");
     terminal.wait_for("\u{1b}[?1049l");
     assert_eq!(terminal.end(), Some(0));
@@ -71,7 +71,7 @@ fn a_signal_and_ctrl_c_leave_the_terminal_as_it_was() {
         let mut command = home.command(&["gpu", "status", "--watch"]);
         command.env("NO_COLOR", "1");
         let mut terminal = Terminal::start(command);
-        terminal.wait_for("bert");
+        terminal.wait_for_on_screen("bert");
         terminal
     };
     let mut terminal = start();

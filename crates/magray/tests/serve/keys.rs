@@ -42,7 +42,10 @@ fn every_path_but_those_of_health_and_of_pages_needs_a_key() {
     paths.extend(["/v1/models/any".to_owned(), "/v1/models/anybody/any".to_owned()]);
     let asked: Vec<String> = paths.into_iter().filter(|path| !path.contains('{')).collect();
     for path in asked {
-        let is_open = matches!(path.as_str(), "/health" | "/health/live" | "/healthz" | "/ping");
+        let is_open = matches!(
+            path.as_str(),
+            "/health" | "/health/live" | "/healthz" | "/ping" | "/v2/health/live" | "/v2/health/ready"
+        );
         for method in ["GET", "POST", "HEAD", "PUT"] {
             let status = server.request(method, &path).send().status;
             assert_eq!(status == 401, !is_open, "{method} {path}: {status}");

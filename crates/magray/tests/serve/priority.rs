@@ -10,7 +10,7 @@ use crate::{
 const HEADER: &str = "x-magray-priority";
 
 /// Every route that computes, with a body for it.
-fn computing() -> [(&'static str, Value); 31] {
+fn computing() -> [(&'static str, Value); 34] {
     let texts = json!(["river", "hill"]);
     let (asked, grouped) = (json!({"query": {"text": "river", "model": "bert"}}), json!({"group_by": "a"}));
     let older = json!({"vector": {"text": "river", "model": "bert"}});
@@ -22,6 +22,7 @@ fn computing() -> [(&'static str, Value); 31] {
     };
     let said = json!([{"role": "user", "content": "a"}]);
     let several = |one: &Value| json!({ "searches": [one] });
+    let tensor = json!({"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["river"]}]});
     let ranking = json!({"query": "river", "documents": texts, "model": "bert"});
     [
         ("/v1/embeddings", json!({"input": texts})),
@@ -36,6 +37,9 @@ fn computing() -> [(&'static str, Value); 31] {
         ("/v1/embed", json!({"texts": texts, "model": "bert"})),
         ("/v2/embed", json!({"texts": texts, "model": "bert"})),
         ("/v2/rerank", ranking),
+        ("/v2/models/bert/infer", tensor.clone()),
+        ("/v2/models/bert/versions/1/infer", tensor),
+        ("/v1/evaluate", json!({"text": "a", "critics": ["safety"]})),
         ("/api/embed", json!({"input": texts, "model": "bert"})),
         ("/api/embeddings", json!({"prompt": "river", "model": "bert"})),
         ("/v1/chat/completions", json!({"messages": said, "max_tokens": 1})),
@@ -69,8 +73,11 @@ fn every_route_that_computes_takes_a_priority_and_refuses_words_that_are_none() 
     let settings = json!({"vectors": {"size": dimensions, "distance": "Cosine"}}).to_string();
     server.request("PUT", "/collections/texts").body(settings).send().ok();
     let document = server.get("/openapi.json").ok().json();
-    let described = document["paths"].as_object().unwrap().values();
-    let takes = |path: &&Value| path["post"]["parameters"].to_string().contains(HEADER);
+    let described = document["paths"].as_object().unwrap().iter();
+    // That of a model with its organisation is the same route by another name.
+    let takes = |(path, asked): &(&String, &Value)| {
+        asked["post"]["parameters"].to_string().contains(HEADER) && !path.contains("{organisation}")
+    };
     assert_eq!(described.filter(takes).count(), computing().len(), "as many as the document says");
     for (path, body) in computing() {
         for priority in ["high", "normal", "low"] {

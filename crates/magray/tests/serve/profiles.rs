@@ -87,25 +87,6 @@ fn a_thousand_requests_are_in_it_and_the_format_is_kept() {
 }
 
 #[test]
-fn a_server_that_is_killed_leaves_a_file_that_is_read() {
-    let (mut server, path) = profiled(Setup::on_gpu(""));
-    ask(&server, 10);
-    let text = || fs::read_to_string(&path).unwrap();
-    wait_for("the requests on the disk", || {
-        text().matches(r#""name":"request","cat":"request","ph":"e""#).count() == 10
-    });
-    server.signal(Signal::KILL);
-    server.wait();
-    let text = text();
-    assert!(serde_json::from_str::<Value>(&text).is_err(), "it has no last bracket");
-    let events: Vec<Value> = serde_json::from_str(&format!("{text}]")).unwrap();
-    let counts = check(&events);
-    assert!(counts.keys().any(|(name, phase)| name == "batch" && phase == "X"), "{counts:?}");
-    let summary = summary(&path);
-    assert_eq!((&summary["requests"], &summary["lost"]), (&json!(10), &Value::Null));
-}
-
-#[test]
 fn what_is_no_profile_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("no.json");

@@ -36,8 +36,7 @@ fn the_files_of_the_page_come_with_rules_for_the_browser_and_without_a_key() {
 
 #[test]
 fn a_caller_is_told_what_it_may_do() {
-    let keys =
-        |setup: Setup| setup.env("MAGRAY_API_KEYS", "reader-key-000 # ann").env("MAGRAY_ADMIN_KEYS", "admin-key-0000");
+    let keys = |setup: Setup| setup.env("MAGRAY_API_KEYS", "reader-key-000").env("MAGRAY_ADMIN_KEYS", "admin-key-0000");
     let server = keys(Setup::embedder()).start();
     let features = |key: Option<&str>| -> Value {
         let request = server.request("GET", "/ui/features");

@@ -8,9 +8,9 @@ use crate::rig::fixture;
 fn with_notes() -> Chat {
     let chat = Chat::with(&["--device", "cpu", "--model", &fixture("bert")], |setup| setup);
     let documents = json!([
-        {"text": "The river is wide.", "id": 1, "author": "Ann"},
-        {"text": "A cat sleeps.", "id": 2, "author": "Bob"},
-        {"text": "The river is cold.", "id": 3, "author": "Bob"},
+        {"text": "The river is wide.", "id": "1", "fields": {"author": "Ann"}},
+        {"text": "A cat sleeps.", "id": "2", "fields": {"author": "Bob"}},
+        {"text": "The river is cold.", "id": "3", "fields": {"author": "Bob"}},
     ]);
     let call = json!({
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",
@@ -30,10 +30,12 @@ fn messages() -> Value {
 fn assert_cites(citations: &Value) {
     let citations = citations.as_array().unwrap_or_else(|| panic!("{citations}"));
     assert_eq!(citations.len(), 2, "{citations:?}");
-    let best = &citations[0];
-    assert_eq!((&best["number"], &best["id"], &best["text"]), (&json!(1), &json!(1), &json!("The river is wide.")));
-    assert!(best["score"].is_number() && best["payload"]["author"] == "Ann", "{best}");
-    assert_eq!(citations[1]["number"], json!(2));
+    // A model of random weights may like any of them best.
+    for (number, one) in (1..).zip(citations) {
+        let texts = ["The river is wide.", "A cat sleeps.", "The river is cold."].map(Value::from);
+        assert_eq!((&one["number"], &one["text"]), (&json!(number), &texts[one["id"].as_u64().unwrap() as usize - 1]));
+        assert!(one["score"].is_number() && one["payload"]["author"].is_string(), "{one}");
+    }
 }
 
 #[test]

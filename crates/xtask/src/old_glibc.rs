@@ -26,7 +26,9 @@ pub(crate) fn build(root: &Path, crates: &[&str]) -> Result<PathBuf, Outcome> {
     }
     let mut cargo = Command::new(zigbuild.0.join("bin/cargo-zigbuild"));
     cargo.current_dir(root).args(["zigbuild", "--release", "--locked"]);
-    crates.iter().for_each(|name| drop(cargo.args(["--package", name])));
+    for name in crates {
+        cargo.args(["--package", name]);
+    }
     cargo.args(["--target", &format!("{}.{GLIBC}", target())]);
     // Else it looks for a zig of the user's.
     cargo.env("CARGO_ZIGBUILD_ZIG_PATH", zig.0.join("ziglang/zig"));

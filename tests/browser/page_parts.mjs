@@ -55,6 +55,7 @@ export function launch() {
 /** Opens a page that notes what must not be: errors, requests to others, dialogs, breaches of the policy. */
 export async function open(browser, url, { width = 1360, height = 900, dark = false, key = "", mock } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: dark ? "dark" : "light", reducedMotion: "reduce" });
+  context.setDefaultTimeout(90_000);
   const page = await context.newPage();
   const wrong = [];
   page.on("console", (message) => message.type() === "error" && wrong.push(`console: ${message.text()}`));

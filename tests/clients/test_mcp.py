@@ -25,7 +25,7 @@ from served import (
     ranked,
 )
 
-READING = {"chat", "get_gpu_status", "list_models", "embed_texts", "similarity", "rerank", "list_collections", "search_collection"}
+READING = {"chat", "evaluate_text", "get_gpu_status", "list_models", "embed_texts", "similarity", "rerank", "list_collections", "search_collection"}
 CHANGING = {"offload_gpu", "release_gpu", "update_gpu_timeout", "preheat_gpu"}
 # Called in the tests of the server itself.
 CHANGING_TOO = {"update_gpu_priority", "clear_gpu_cache", "pull_model", "load_model", "unload_model", "alias_model", "delete_model", "add_documents"}

@@ -15,7 +15,7 @@ from magray.langchain import ChatMagray, MagrayEmbeddings, MagrayVectorStore
 _FOLDER = tempfile.TemporaryDirectory()
 CHATTER = Path(_FOLDER.name, "chatter")
 chat_model.write(CHATTER)
-CHAT = {"model": str(CHATTER), "max_tokens": 64, "settings": SETTINGS}
+CHAT = {"model": str(CHATTER), "settings": SETTINGS}
 
 
 class TestEmbeddingsUnit(EmbeddingsUnitTests):
@@ -66,7 +66,7 @@ class TestChat(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self):
-        return CHAT
+        return CHAT | {"max_tokens": 64}
 
     @property
     def has_tool_calling(self):

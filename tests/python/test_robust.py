@@ -73,8 +73,8 @@ assert os.waitpid(pid, 0)[1] == 0
 """,
 }
 INTERRUPTED = BEGIN + """
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while True:
         encoder.encode(LONG)
 except KeyboardInterrupt:

@@ -2,8 +2,9 @@
 //! Never lets a thread ask for an interpreter that is going: such a thread would be ended amid Rust's frames.
 
 use std::process;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -12,15 +13,20 @@ use crate::failure::{Failure, Forked};
 
 /// Set when the interpreter begins to end.
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// The thread that ends it. All others are daemons by then.
+static CLOSER: OnceLock<ThreadId> = OnceLock::new();
 /// Threads that are done and ask for the interpreter.
 static ASKING: AtomicU32 = AtomicU32::new(0);
 /// How long the end waits for threads that are asking.
 const ASKING_MAX: Duration = Duration::from_secs(2);
 
-/// Does something without the interpreter. When the interpreter has begun to end meanwhile, the thread stays here until the
-/// process is gone.
+/// Does something without the interpreter. When the interpreter has begun to end, the thread stays here until the process is
+/// gone; the one that ends it gets an error.
 pub(crate) fn detached<T: Send>(python: Python<'_>, job: impl FnOnce() -> T + Send) -> Result<T, Failure> {
     if IS_CLOSED.load(Ordering::SeqCst) {
+        if CLOSER.get() != Some(&thread::current().id()) {
+            python.detach(stay);
+        }
         return Err(Failure::Closing);
     }
     let done = python.detach(|| {
@@ -28,9 +34,7 @@ pub(crate) fn detached<T: Send>(python: Python<'_>, job: impl FnOnce() -> T + Se
         ASKING.fetch_add(1, Ordering::SeqCst);
         if IS_CLOSED.load(Ordering::SeqCst) {
             ASKING.fetch_sub(1, Ordering::SeqCst);
-            loop {
-                thread::park();
-            }
+            stay();
         }
         done
     });
@@ -38,9 +42,16 @@ pub(crate) fn detached<T: Send>(python: Python<'_>, job: impl FnOnce() -> T + Se
     Ok(done)
 }
 
+fn stay() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
 /// Called when the interpreter begins to end: from now on no thread comes back to it.
 #[pyfunction]
 pub(crate) fn close(python: Python<'_>) {
+    CLOSER.get_or_init(|| thread::current().id());
     IS_CLOSED.store(true, Ordering::SeqCst);
     python.detach(|| {
         let began = Instant::now();

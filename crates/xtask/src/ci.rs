@@ -21,7 +21,7 @@ type Step = (&'static str, fn(&Path, &mut Tally) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 16] = [
     ("tools", |_, _| check_tools()),
     ("formatting", |root, _| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
     ("tidy", |root, _| check_tidy(root)),
@@ -38,7 +38,6 @@ const STEPS: [Step; 17] = [
     ("default model", |root, _| pull_default_model(root)),
     ("ONNX Runtime", |root, _| fetch_onnx_runtime(root)),
     ("tests", run_tests),
-    ("browser", |root, _| page::browse(root, &built_binary(root))),
     ("fuzzing", |root, _| fuzzing::check(root, FUZZ_SECONDS)),
     ("clients", test_clients),
     ("Python", test_python),
@@ -216,6 +215,6 @@ fn cargo(root: &Path, arguments: &[&str], advice: &str) -> Outcome {
     passes(Command::new(cargo_program()).current_dir(root).args(arguments), advice)
 }
 
-fn built_binary(root: &Path) -> PathBuf {
+pub(crate) fn built_binary(root: &Path) -> PathBuf {
     target_folder(root).join("debug").join(format!("magray{}", std::env::consts::EXE_SUFFIX))
 }

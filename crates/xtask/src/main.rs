@@ -1,4 +1,4 @@
-//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `cubins`, `wheel`, `package`, `page`, `fuzz` and `ci`.
+//! The chores of the repository: `cargo xtask tidy`, `deny`, `kernels`, `cubins`, `wheel`, `package`, `page`, `browser`, `fuzz` and `ci`.
 //! Never part of the product, and depends on nothing but the standard library.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
@@ -29,13 +29,15 @@ const USAGE: &str = "usage: cargo xtask <command>
          NVRTC needless there
   wheel  builds the Python package with the program inside, for Linux with glibc 2.28 or newer: target/wheels
   page   checks the types of the server's page, builds it again and compares
+  browser
+         tries the page of the built server in Chromium
   package [--without-cubins]
          builds the release for glibc 2.28 and makes a tarball, a Debian package, a bill of materials and checksums of it,
          with the kernels for all GPUs or without, in target/packages
   fuzz SECONDS
          throws bytes at what reads requests, files and messages, each target for so long
   ci     runs everything a change must pass: formatting, tidy, dependencies, lints, kernels, the default model, all
-         tests, the page in a browser, fuzzing for a short time, clients, the Python package";
+         tests, fuzzing for a short time, clients, the Python package";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
             Err(_) => misused(),
         },
         ["page"] => step::alone("page", page::check(root)),
+        ["browser"] => step::alone("browser", page::browse(root, &ci::built_binary(root))),
         ["ci"] => ci::run(root),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

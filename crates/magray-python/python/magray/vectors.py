@@ -19,10 +19,10 @@ def normalized(rows: Floats) -> Floats:
 
 
 def quantized(
-    rows: Any, precision: str, ranges: Any = None, calibration: Any = None
+    rows: Any, precision: str, ranges: Any = None, calibration_embeddings: Any = None
 ) -> NDArray[Any]:
     """Rows in a smaller form, by the rules of sentence-transformers: `int8` and `uint8` divide the range of each column
-    (of `ranges`, of `calibration`, or of the rows themselves) in 255 steps, `binary` and `ubinary` keep the signs as bits."""
+    (of `ranges`, of `calibration_embeddings`, or of the rows themselves) in 255 steps, `binary` and `ubinary` keep the signs as bits."""
     rows = np.asarray(rows)
     if precision == "float32":
         return np.asarray(rows, np.float32)
@@ -32,7 +32,7 @@ def quantized(
     if precision not in PRECISIONS:
         raise ValueError(f"there is no precision '{precision}': {', '.join(PRECISIONS)}")
     if ranges is None:
-        known = rows if calibration is None else np.asarray(calibration)
+        known = rows if calibration_embeddings is None else np.asarray(calibration_embeddings)
         ranges = np.vstack((known.min(axis=0), known.max(axis=0)))
     starts = ranges[0, :]
     steps = (ranges[1, :] - ranges[0, :]) / 255

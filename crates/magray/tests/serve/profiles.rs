@@ -1,4 +1,4 @@
-//! What `--profile` writes: every request and batch, as the format of Chrome's traces has it, also of a server that is killed.
+//! What `--profile` writes: every request and batch, as the format of Chrome's traces has it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::rig::{Server, Setup, wait_for};
+use crate::rig::{Server, Setup};
 
 fn profiled(setup: Setup) -> (Server, PathBuf) {
     let path = PathBuf::from(setup.file("trace.json", "what was there before"));

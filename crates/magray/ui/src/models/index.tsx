@@ -81,7 +81,7 @@ function ModelCard({ model, live, busy, change }: { model: Model; live: Live; bu
         <Item name="Weights" value={bytes(model.bytes)} />
         <Item name="Requests now" value={String(model.requests)} metric="magray_model_requests" model={model.name} />
         <Item name="Idle for" value={model.requests > 0 ? "in use" : seconds(model.idle_s)} />
-        <Item name="Loaded" value={`${count(model.loads)} times`} />
+        <Item name="Loaded" value={model.loads === 1 ? "once" : `${count(model.loads)} times`} />
         <Item name="Leaves after" value={model.pinned ? "never" : model.offload_after_use ? "each use" : model.idle_timeout_s === null ? "never" : seconds(model.idle_timeout_s)} />
         <Item name="Priority" value={model.priority} />
       </dl>

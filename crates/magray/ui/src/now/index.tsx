@@ -75,7 +75,7 @@ function Tiles(props: { now: Snapshot; minute: Minute; requests: number[]; token
     <div class="tiles">
       <Tile name="Requests a second" value={count(lately(props.requests))} below={`${count(engine.performance.requests)} in the last minute`} />
       <Tile name="Tokens a second" value={count(lately(props.tokens))} below={`${count(engine.performance.texts_per_s)} texts a second`} />
-      <Tile name="Latency" value={latency(0.5)} below={`95 % within ${latency(0.95)}, 99 % within ${latency(0.99)}`} />
+      <Tile name="Latency" value={latency(0.5)} below={`95\u00a0% within ${latency(0.95)}, 99\u00a0% within ${latency(0.99)}`} />
       <Tile
         name="In the queue"
         value={String(engine.requests)}

@@ -31,15 +31,19 @@ class Answer:
 class Server:
     """Runs while it is in use."""
 
-    def __init__(self, arguments, model, folder, is_real):
+    def __init__(self, arguments, model, folder, is_real, settings=""):
         self.magray, self.model, self.folder, self.is_real = arguments.magray.resolve(), model, folder, is_real
-        self.embedder = arguments.embedder
+        self.embedder, self.settings = arguments.embedder, settings
 
     def __enter__(self):
         self.folder.mkdir(mode=0o700)
         control = self.folder / "control"
         control.mkdir(mode=0o700)
         self.environment = {**os.environ, "MAGRAY_CONTROL_FOLDER": str(control), "MAGRAY_WORKER_KEPT": str(REST_S), "MAGRAY_LOG": "warn"}
+        if self.settings:
+            file = self.folder / "magray.toml"
+            file.write_text(self.settings)
+            self.environment["MAGRAY_CONFIG"] = str(file)
         device = ["--device", "cuda"] if self.is_real else ["--device", "require-gpu", "--simulated-gpus", "1"]
         command = [self.magray, "serve", "-m", self.model, "-m", self.embedder, "--port", "0", "--preload", "--text-cache", "0", *device]
         self.log = open(self.folder / "log", "w+")

@@ -15,6 +15,7 @@ SHAPES = {"tiny": (2, 64, 4, 2, 128, 4096), "1b": (16, 2048, 32, 8, 8192, 32768)
 SIGNS = bytes(0x3C if byte % 2 else 0xBC for byte in range(256))
 ONE = b"\x80\x3f"
 PIECE = 1 << 24
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 
 
 def write(folder, shape):
@@ -29,6 +30,7 @@ def write(folder, shape):
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     write_tensors(folder / "model.safetensors", tensors(layers, width, width // heads * kv_heads, inner))
 
 

@@ -25,6 +25,8 @@ export interface Past {
 
 const PAST_MAX = 140;
 const AGAIN_MS = 1000;
+/** The server tells something twice a second: a connection that is silent for so long is dead, though nobody closed it. */
+const SILENT_MS = 10_000;
 
 let live: Live = { link: "connecting", now: null, features: null, past: [] };
 const watchers = new Set<(live: Live) => void>();
@@ -46,9 +48,10 @@ export function useLive(): Live {
 }
 
 /** Asks again what there is: after a key has come or gone, or a model. */
-export async function refreshFeatures(): Promise<Features> {
-  const features = await askJson<Features>("/ui/features");
-  change({ features });
+export async function refreshFeatures(signal?: AbortSignal): Promise<Features> {
+  const features = await askJson<Features>("/ui/features", signal ? { signal } : {});
+  // An answer to the key before says nothing of this one.
+  if (!signal?.aborted) change({ features });
   return features;
 }
 
@@ -62,15 +65,18 @@ export function reconnect(): void {
 
 async function follow(signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
+    const line = listening(signal);
     try {
-      const features = await refreshFeatures();
+      const features = await refreshFeatures(line.signal);
+      if (signal.aborted) return;
       if (!features.may_read) {
         change({ link: "key" });
         return;
       }
-      const response = await ask("/ui/events", { signal, accept: "text/event-stream" });
+      const response = await ask("/ui/events", { signal: line.signal, accept: "text/event-stream" });
       for await (const data of events(response)) {
         if (signal.aborted) return;
+        line.heard();
         take(JSON.parse(data) as Snapshot);
       }
     } catch (error) {
@@ -79,10 +85,25 @@ async function follow(signal: AbortSignal): Promise<void> {
         change({ link: "key" });
         return;
       }
+    } finally {
+      line.end();
     }
     change({ link: "lost" });
     await new Promise((again) => setTimeout(again, AGAIN_MS));
   }
+}
+
+/** A signal that comes with this one, or when nothing was heard for too long. */
+function listening(signal: AbortSignal): { signal: AbortSignal; heard: () => void; end: () => void } {
+  const silent = new AbortController();
+  let timer = 0;
+  const end = () => clearTimeout(timer);
+  const heard = () => {
+    end();
+    timer = setTimeout(() => silent.abort(), SILENT_MS);
+  };
+  heard();
+  return { signal: AbortSignal.any([signal, silent.signal]), heard, end };
 }
 
 function take(now: Snapshot): void {

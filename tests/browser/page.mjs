@@ -3,16 +3,19 @@
 
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
+import { createServer } from "node:http";
 import { join } from "node:path";
-import { axe, different, launch, open, serve, until } from "./page_parts.mjs";
+import { ELSEWHERE, addManyPoints, axe, different, framesWhileMoved, launch, metrics, open, serve, shown, until, work } from "./page_parts.mjs";
 
 const argument = (name) => {
   const at = process.argv.indexOf(name);
   return at < 0 ? null : process.argv[at + 1];
 };
 const screenshots = argument("--screenshots");
+/** Where the pictures of the documents go. */
+const images = argument("--images");
 const many = Number(argument("--points") ?? 0);
-if (screenshots) mkdirSync(screenshots, { recursive: true });
+for (const folder of [screenshots, images]) if (folder) mkdirSync(folder, { recursive: true });
 
 const VIEWS = ["now", "models", "playground", "collections"];
 const EVIL = `<img src=x onerror="globalThis.ran=1"><script>globalThis.ran=1</script><b>bold</b>`;
@@ -24,28 +27,45 @@ const holds = (what) => {
 const picture = async (page, name) => {
   if (screenshots) await page.screenshot({ path: join(screenshots, `page-${name}.png`) });
 };
+const image = async (page, name) => {
+  if (images) await page.screenshot({ path: join(images, `page-${name}.png`) });
+};
 const clean = (wrong, what) => assert.deepEqual(wrong, [], what);
 
-const server = await serve({ flags: ["--device", "prefer-gpu", "--simulated-gpus", "2"] });
+const PARTS = { views: everyView, figures, keyboard: keyboardAlone, scripts: textsThatLookLikeScripts, lasso: pictureOfACollection, foreign: foreignPages, silent: aSilentServer, killed: aKilledWorker, phone, points: manyPoints };
+const only = argument("--only");
 const browser = await launch();
+let server = null;
 let load = null;
 try {
-  await seed(server);
-  await everyView();
-  await figures();
-  await keyboardAlone();
-  await textsThatLookLikeScripts();
-  await pictureOfACollection();
-  await aKilledWorker();
-  await phone();
-  if (many > 0) await manyPoints();
-} finally {
-  load?.stop();
-  await end(server);
+  if (only !== "keys") {
+    server = await serve({ flags: ["--device", "prefer-gpu", "--simulated-gpus", "2"] });
+    await seed(server);
+    if (images) await imageOfACollection();
+    await addAScript(server);
+    for (const [name, part] of Object.entries(PARTS)) if (name === (only ?? name)) await part();
+    await load?.stop();
+    await end(server);
+  }
+  if ((only ?? "keys") === "keys") await keys();
+} catch (error) {
+  await tellWhatIsThere(error);
+  process.exit(1);
 }
-await keys();
 await browser.close();
-console.log(`${held} passed, 0 failed, 0 skipped`);
+// As Rust's tests say it, which the checks count.
+console.log(`test result: ok. ${held} passed; 0 failed; 0 ignored`);
+
+/** What went wrong, what the pages showed at that moment, and what the server said last. */
+async function tellWhatIsThere(error) {
+  console.error(error);
+  for (const page of browser.contexts().flatMap((context) => context.pages())) {
+    const text = await page.evaluate(() => `${document.visibilityState}: ${document.body.innerText.slice(0, 600)}`).catch((gone) => gone.message);
+    console.error(`the page ${page.url()} was ${text}`);
+  }
+  console.error(`the server ${server?.ended() ? "has ended" : "runs"}: ${server?.said().slice(-2000)}`);
+  console.log(`test result: FAILED. ${held} passed; 1 failed; 0 ignored`);
+}
 
 /** Closes what is open before the server, which waits for its clients. */
 async function end(server) {
@@ -53,7 +73,7 @@ async function end(server) {
   await server.stop();
 }
 
-/** Documents of three kinds, one of which looks like a script. */
+/** Documents of three kinds. */
 async function seed(server) {
   const vector = (await server.ask("POST", "/embed", { inputs: "river" }))[0];
   await server.ask("PUT", "/collections/documents", { vectors: { size: vector.length, distance: "Cosine" }, text_field: "text" });
@@ -65,26 +85,29 @@ async function seed(server) {
       points.push({ id: points.length + 1, vector: { text, model: "bert" }, payload: { text, kind, day: at } });
     }
   }
-  points.push({ id: 1000, vector: { text: EVIL, model: "bert" }, payload: { text: EVIL, kind: EVIL, day: 1 } });
   await server.ask("PUT", "/collections/documents/points", { points });
 }
 
-/** Requests in the background, some at once. */
-function work(server) {
-  let isOn = true;
-  let failed = 0;
-  let answered = 0;
-  const one = async (lane) => {
-    while (isOn) {
-      const texts = Array.from({ length: 1 + ((lane * 5 + answered) % 24) }, (_, at) => `text ${lane} ${answered} ${at} about a river and a boat`);
-      await server.ask("POST", "/embed", { inputs: texts }).then(
-        () => (answered += 1),
-        () => (failed += isOn ? 1 : 0),
-      );
-    }
-  };
-  const lanes = Array.from({ length: 6 }, (_, lane) => one(lane));
-  return { stop: () => ((isOn = false), Promise.all(lanes)), failed: () => failed, answered: () => answered };
+/** A document that looks like a script. */
+async function addAScript(server) {
+  const point = { id: 1000, vector: { text: EVIL, model: "bert" }, payload: { text: EVIL, kind: EVIL, day: 1 } };
+  await server.ask("PUT", "/collections/documents/points", { points: [point] });
+}
+
+async function imageOfACollection() {
+  const { page, go, close } = await open(browser, server.url);
+  await go("collections");
+  await colourAndSelect(page);
+  await image(page, "collections");
+  await close();
+}
+
+async function colourAndSelect(page) {
+  await page.waitForSelector('[data-map="done"]');
+  await page.selectOption(".map-foot select", "kind");
+  await page.waitForSelector(".map-legend li");
+  await page.click("text=Select what is in view");
+  await page.waitForSelector(".selected .points li");
 }
 
 async function everyView() {
@@ -101,13 +124,7 @@ async function everyView() {
       await go(view);
       await until(`${view} shows something`, () => page.$(".card h2"));
       if (view === "playground") await compare(page);
-      if (view === "collections") {
-        await page.waitForSelector('[data-map="done"]');
-        await page.selectOption(".map-foot select", "kind");
-        await page.waitForSelector(".map-legend li");
-        await page.click("text=Select what is in view");
-        await page.waitForSelector(".selected .points li");
-      }
+      if (view === "collections") await colourAndSelect(page);
       if (view === "now") await until("load is shown", async () => Number(await page.$eval('[data-metric="magray_device_texts_total"][data-device="cpu"]', () => 1)) && (await page.$("canvas.heat")));
       clean(await axe(page), `axe in ${view}, ${dark ? "dark" : "light"}`);
       await picture(page, `${view}-${dark ? "dark" : "light"}`);
@@ -129,6 +146,7 @@ async function compare(page) {
 }
 
 async function figures() {
+  await figuresOfTheSameSecond();
   await load.stop();
   assert.equal(load.failed(), 0, "requests of the load that failed");
   const { page, go, close } = await open(browser, server.url);
@@ -145,6 +163,30 @@ async function figures() {
   }
   clean(await close(), "figures");
   holds(`${compared} figures equal those of /metrics`);
+}
+
+/** While counts grow, what the page has lies between /metrics before and after it. */
+async function figuresOfTheSameSecond() {
+  load ??= work(server);
+  const { page, close } = await open(browser, server.url);
+  await page.waitForSelector("[data-metric]");
+  const texts = () => page.$$eval('[data-metric="magray_device_texts_total"]', (all) => all.map((one) => one.dataset.value).join());
+  const changed = async (from) => until("the figures move", async () => (await texts()) !== from);
+  let grown = 0;
+  for (let round = 0; round < 5; round += 1) {
+    const before = await metrics(server);
+    // What is shown next may have been on its way; what comes after it is newer.
+    for (let event = 0; event < 2; event += 1) await changed(await texts());
+    const figures = await shown(page);
+    const after = await metrics(server);
+    for (const { name, metric, value } of figures.filter(({ metric }) => metric.endsWith("_total"))) {
+      assert.ok(before.get(name) <= value && value <= after.get(name), `${name}: ${value} is not from ${before.get(name)} to ${after.get(name)}`);
+      grown += metric === "magray_device_texts_total" && before.get(name) < after.get(name) ? 1 : 0;
+    }
+  }
+  assert.ok(grown > 0, "nothing was computed meanwhile");
+  clean(await close(), "figures under load");
+  holds(`counts that grow are those of /metrics of the same moment: ${grown} compared`);
 }
 
 async function keyboardAlone() {
@@ -183,7 +225,6 @@ async function keyboardAlone() {
   await press("+", 3);
   await press("ArrowLeft", 2);
   await press("0");
-  await page.waitForTimeout(50);
   await page.evaluate(() => document.querySelector(".map .row .button").focus());
   await press("Enter");
   await page.waitForSelector(".selected .points li");
@@ -262,10 +303,53 @@ async function pictureOfACollection() {
   holds("a lasso selects points and shows their texts");
 }
 
+/** A page of another host asks with what a browser sends along, and one whose name was pointed here opens the server's own. */
+async function foreignPages() {
+  const timeouts = async () => (await server.ask("GET", "/gpu/status")).models.map((model) => model.idle_timeout_s);
+  const before = await timeouts();
+  const foreign = createServer((_, response) => response.setHeader("content-type", "text/html").end("<!doctype html><title>elsewhere</title>"));
+  await new Promise((listens) => foreign.listen(0, "127.0.0.1", listens));
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  const answers = [];
+  page.on("response", (response) => response.url().startsWith(server.url) && answers.push(response.status()));
+  await page.goto(`http://${ELSEWHERE}:${foreign.address().port}/`);
+  const isRead = await page.evaluate(async (url) => {
+    for (const path of ["/gpu/offload", "/gpu/release", "/gpu/timeout", "/admin/reload"]) {
+      // As a form sends it: without asking first.
+      await fetch(url + path, { method: "POST", mode: "no-cors", body: new URLSearchParams({ timeout: "7" }) }).catch(() => undefined);
+    }
+    return fetch(`${url}/ui/state`).then(() => true, () => false);
+  }, server.url);
+  assert.equal(isRead, false, "a page of another host read the state");
+  assert.ok(answers.length > 0 && answers.every((status) => status === 403), `answers to a page of another host: ${answers}`);
+  assert.deepEqual(await timeouts(), before);
+  const rebound = await page.goto(`http://${ELSEWHERE}:${new URL(server.url).port}/ui/`);
+  assert.equal(rebound.status(), 403, "a name that was pointed here");
+  await context.close();
+  await new Promise((ended) => foreign.close(ended));
+  holds("a page of another host changes nothing and reads nothing, and a name that was pointed here is refused");
+}
+
+/** A request that nobody answers, and a connection that nobody closes. */
+async function aSilentServer() {
+  let asked = 0;
+  const mock = async (page) => {
+    await page.clock.install();
+    await page.route("**/ui/features", (route) => ((asked += 1) > 1 ? route.continue() : undefined));
+  };
+  const { page, close } = await open(browser, server.url, { mock });
+  await until("the server is asked", () => asked > 0);
+  await page.clock.fastForward(30_000);
+  await page.waitForSelector("[data-metric]");
+  clean(await close(), "a silent server");
+  holds("a server that is silent is asked again");
+}
+
 async function aKilledWorker() {
   const state = () => server.ask("GET", "/ui/state");
   load = work(server);
-  const { page, close } = await open(browser, server.url);
+  const { page, close } = await open(browser, server.url, { height: 1300 });
   let seen = 0;
   let fate = null;
   // A worker that ends between two batches had no request: then the next is killed.
@@ -286,6 +370,7 @@ async function aKilledWorker() {
   assert.ok(fate.requests > 0, "no worker was killed in the middle of a batch");
   await page.waitForFunction(() => document.querySelector("[data-incident]").textContent.includes("back after"));
   await picture(page, "incident");
+  await image(page, "now");
   await load.stop();
   assert.equal(load.failed(), 0, "requests that were lost");
   assert.equal(fate.answered, fate.requests, JSON.stringify(fate));
@@ -309,18 +394,8 @@ async function phone() {
 
 /** How long the picture of many points takes, and how smoothly it moves. */
 async function manyPoints() {
-  const numbers = 384;
-  await server.ask("PUT", "/collections/many", { vectors: { size: numbers, distance: "Cosine" } });
-  let state = 1;
-  const chance = () => (state = (state * 16807) % 2147483647) / 2147483647 - 0.5;
-  const centres = Array.from({ length: 24 }, () => Array.from({ length: numbers }, chance));
-  for (let from = 0; from < many; from += 1000) {
-    const points = Array.from({ length: Math.min(1000, many - from) }, (_, at) => {
-      const kind = (from + at) % centres.length;
-      return { id: from + at + 1, vector: centres[kind].map((value) => Number((value + chance() * 0.8).toFixed(3))), payload: { kind: `kind ${kind}` } };
-    });
-    await server.ask("PUT", "/collections/many/points?wait=false", { points });
-  }
+  if (many === 0) return;
+  await addManyPoints(server, many);
   const { page, go, close } = await open(browser, server.url);
   await go("collections");
   await page.click("text=many");
@@ -329,59 +404,44 @@ async function manyPoints() {
   const first = Date.now() - began;
   await page.waitForSelector('[data-map="done"]', { timeout: 120_000 });
   const whole = Date.now() - began;
-  await page.selectOption(".map-foot select", "kind");
-  await page.waitForSelector(".map-legend li");
-  const box = await (await page.$(".map canvas")).boundingBox();
-  const counting = page.evaluate(() => new Promise((counted) => {
-    const times = [];
-    const frame = (time) => (times.push(time), times.length < 90 ? requestAnimationFrame(frame) : counted(((times.length - 1) * 1000) / (times.at(-1) - times[0])));
-    requestAnimationFrame(frame);
-  }));
-  await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
-  await page.mouse.down();
-  for (let at = 0; at < 200; at += 1) await page.mouse.move(box.x + box.width / 2 + 100 * Math.sin(at / 9), box.y + box.height / 2 + 60 * Math.cos(at / 7));
-  await page.mouse.up();
-  const frames = await counting;
+  const frames = await framesWhileMoved(page);
   await picture(page, "map");
   clean(await close(), "many points");
   holds(`${many} points: drawn after ${first} ms, by neighbourhood after ${whole} ms, ${frames.toFixed(0)} frames a second while they move`);
 }
 
 async function keys() {
-  const guarded = await serve({ flags: ["--device", "cpu"], env: { MAGRAY_API_KEYS: "reader-key-000", MAGRAY_ADMIN_KEYS: "admin-key-0000" } });
-  try {
-    const none = await open(browser, guarded.url);
-    await none.page.waitForSelector("text=This server asks for a key");
-    await none.page.getByRole("button", { name: "Enter a key" }).click();
-    await none.page.getByLabel("Key of a user or administrator").fill("reader-key-000");
-    await none.page.keyboard.press("Enter");
-    await none.page.waitForSelector("[data-metric]");
-    await none.go("models");
-    await none.page.waitForSelector(".places");
-    assert.equal(await none.page.$(".model-actions, .pull"), null, "a user is offered changes");
-    for (const [path, body] of [["/gpu/offload", {}], ["/gpu/pin", { pinned: true }], ["/gpu/timeout", { timeout: 1 }], ["/api/pull", { model: "a/b" }]]) {
-      const status = await none.page.evaluate(async ([path, body]) => {
-        const headers = { authorization: `Bearer ${sessionStorage.getItem("magray-key")}`, "content-type": "application/json" };
-        return (await fetch(`..${path}`, { method: "POST", headers, body: JSON.stringify(body) })).status;
-      }, [path, body]);
-      assert.equal(status, 403, path);
-    }
-    const denied = (line) => line.includes("403");
-    clean((await none.close()).filter((line) => !denied(line)), "a user's key");
-    const admin = await open(browser, guarded.url, { key: "admin-key-0000" });
-    await admin.go("models");
-    await admin.page.waitForSelector(".model-actions");
-    clean(await axe(admin.page), "axe with an administrator's key");
-    clean(await admin.close(), "an administrator's key");
-    // A page of another origin, and one that points a name of its own at the server.
-    for (const headers of [{ origin: "https://evil.example" }, { "sec-fetch-site": "cross-site" }, { "sec-fetch-site": "same-site" }]) {
-      for (const path of ["/ui/state", "/ui/events", "/ui/features"]) {
-        const response = await fetch(guarded.url + path, { headers: { authorization: "Bearer admin-key-0000", ...headers } });
-        assert.equal(response.status, 403, `${path} ${JSON.stringify(headers)}`);
-      }
-    }
-    holds("without a key nothing is shown, a user is offered no change and refused every one, other origins are refused");
-  } finally {
-    await end(guarded);
+  server = await serve({ flags: ["--device", "cpu"], env: { MAGRAY_API_KEYS: "reader-key-000", MAGRAY_ADMIN_KEYS: "admin-key-0000" } });
+  const none = await open(browser, server.url);
+  await none.page.waitForSelector("text=This server asks for a key");
+  await none.page.getByRole("button", { name: "Enter a key" }).click();
+  await none.page.getByLabel("Key of a user or administrator").fill("reader-key-000");
+  await none.page.keyboard.press("Enter");
+  await none.page.waitForSelector("[data-metric]");
+  await none.go("models");
+  await none.page.waitForSelector(".places");
+  assert.equal(await none.page.$(".model-actions, .pull"), null, "a user is offered changes");
+  for (const [path, body] of [["/gpu/offload", {}], ["/gpu/pin", { pinned: true }], ["/gpu/timeout", { timeout: 1 }], ["/api/pull", { model: "a/b" }]]) {
+    const status = await none.page.evaluate(async ([path, body]) => {
+      const headers = { authorization: `Bearer ${sessionStorage.getItem("magray-key")}`, "content-type": "application/json" };
+      return (await fetch(`..${path}`, { method: "POST", headers, body: JSON.stringify(body) })).status;
+    }, [path, body]);
+    assert.equal(status, 403, path);
   }
+  const denied = (line) => line.includes("403");
+  clean((await none.close()).filter((line) => !denied(line)), "a user's key");
+  const admin = await open(browser, server.url, { key: "admin-key-0000" });
+  await admin.go("models");
+  await admin.page.waitForSelector(".model-actions");
+  clean(await axe(admin.page), "axe with an administrator's key");
+  clean(await admin.close(), "an administrator's key");
+  // A page of another origin, and one that points a name of its own at the server.
+  for (const headers of [{ origin: "https://evil.example" }, { "sec-fetch-site": "cross-site" }, { "sec-fetch-site": "same-site" }]) {
+    for (const path of ["/ui/state", "/ui/events", "/ui/features"]) {
+      const response = await fetch(server.url + path, { headers: { authorization: "Bearer admin-key-0000", ...headers } });
+      assert.equal(response.status, 403, `${path} ${JSON.stringify(headers)}`);
+    }
+  }
+  holds("without a key nothing is shown, a user is offered no change and refused every one, other origins are refused");
+  await end(server);
 }

@@ -11,7 +11,9 @@ const require = createRequire(import.meta.url);
 const { chromium } = require("playwright-core");
 const AXE = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const FIXTURES = process.env.MAGRAY_FIXTURES;
-const CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+/** A name of another host, which leads here. */
+export const ELSEWHERE = "elsewhere.example";
+const CHROMIUM_FLAGS = [`--host-resolver-rules=MAP ${ELSEWHERE} 127.0.0.1`, "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 
 /** Starts a server in a folder of its own. */
 export async function serve({ flags = [], env = {} } = {}) {
@@ -22,11 +24,16 @@ export async function serve({ flags = [], env = {} } = {}) {
     env: { PATH: process.env.PATH, HOME: home, HF_ENDPOINT: "http://127.0.0.1:1", MAGRAY_TEXT_CACHE: "0", ...env },
     stdio: ["ignore", "ignore", "pipe"],
   });
+  // Also where a test fails, or the browser's driver throws.
+  process.on("exit", () => {
+    child.kill("SIGKILL");
+    rmSync(home, { recursive: true, force: true });
+  });
   let said = "";
   const url = await new Promise((found, failed) => {
     child.stderr.on("data", (data) => {
       said += data;
-      const address = said.match(/listening on (http:\/\/\S+)/);
+      const address = said.match(/listening on (http:\/\/\S+)\s/);
       if (address) found(address[1]);
     });
     child.on("exit", () => failed(new Error(`the server ended: ${said}`)));
@@ -45,7 +52,7 @@ export async function serve({ flags = [], env = {} } = {}) {
       });
       child.kill("SIGTERM");
     });
-  return { url, ask, stop, said: () => said };
+  return { url, ask, stop, pid: child.pid, said: () => said, ended: () => child.exitCode !== null || child.signalCode !== null };
 }
 
 export function launch() {
@@ -69,6 +76,7 @@ export async function open(browser, url, { width = 1360, height = 900, dark = fa
     document.addEventListener("securitypolicyviolation", (event) => globalThis.breaches.push(`${event.violatedDirective} ${event.blockedURI}`));
   });
   if (key) await page.addInitScript((key) => sessionStorage.setItem("magray-key", key), key);
+  if (process.env.MAGRAY_UI) await page.route(/\/ui\/\w+\.(js|css)$/, otherFile);
   if (mock) await mock(page);
   await page.goto(`${url}/ui/`);
   const go = async (view) => {
@@ -83,6 +91,14 @@ export async function open(browser, url, { width = 1360, height = 900, dark = fa
   return { page, go, close };
 }
 
+/** A file of the folder that MAGRAY_UI names, with the headers of the binary's own. */
+async function otherFile(route) {
+  const name = new URL(route.request().url()).pathname.split("/").at(-1);
+  const headers = { ...(await route.fetch()).headers() };
+  for (const packed of ["content-encoding", "content-length", "etag"]) delete headers[packed];
+  await route.fulfill({ headers, body: readFileSync(join(process.env.MAGRAY_UI, name)) });
+}
+
 /** What axe finds that is serious or critical. */
 export async function axe(page) {
   await page.evaluate(AXE);
@@ -92,17 +108,23 @@ export async function axe(page) {
     .map((violation) => `${violation.id}: ${violation.nodes.map((node) => `${node.target} (${node.any[0]?.message ?? node.none[0]?.message ?? ""})`).slice(0, 4).join("; ")}`);
 }
 
-/** The figures that the page shows and that /metrics has too: those that differ. */
+/** The figures that the page shows and that /metrics has too, by their name there. */
+export async function shown(page) {
+  const all = await page.$$eval("[data-metric]", (all) => all.map((one) => ({ ...one.dataset })));
+  return all.map(({ metric, device, model, value }) => ({ metric, name: metric + (device ? `{device="${device}"}` : model ? `{model="${model}"}` : ""), value: Number(value) }));
+}
+
+/** All of /metrics by name. */
+export async function metrics(server) {
+  const lines = (await server.ask("GET", "/metrics")).split("\n").filter((line) => line && !line.startsWith("#"));
+  return new Map(lines.map((line) => [line.slice(0, line.lastIndexOf(" ")), Number(line.slice(line.lastIndexOf(" ") + 1))]));
+}
+
+/** Those that differ. */
 export async function different(page, server) {
-  const shown = await page.$$eval("[data-metric]", (all) => all.map((one) => ({ ...one.dataset })));
-  const metrics = await server.ask("GET", "/metrics");
-  const wrong = [];
-  for (const { metric, device, model, value } of shown) {
-    const label = device ? `{device="${device}"}` : model ? `{model="${model}"}` : "";
-    const line = metrics.split("\n").find((line) => line.startsWith(`${metric}${label} `));
-    if (line === undefined || Number(line.split(" ").at(-1)) !== Number(value)) wrong.push(`${metric}${label}: the page has ${value}, /metrics ${line}`);
-  }
-  return { compared: shown.length, wrong };
+  const [figures, known] = [await shown(page), await metrics(server)];
+  const wrong = figures.filter(({ name, value }) => known.get(name) !== value);
+  return { compared: figures.length, wrong: wrong.map(({ name, value }) => `${name}: the page has ${value}, /metrics ${known.get(name)}`) };
 }
 
 /** Asks again until it is so. */
@@ -114,4 +136,57 @@ export async function until(what, isSo, withinMs = 60_000) {
     if (Date.now() > end) throw new Error(`${what} did not come about`);
     await new Promise((again) => setTimeout(again, 20));
   }
+}
+
+/** Requests in the background, some at once. */
+export function work(server, textsOf = (lane, answered) => 1 + ((lane * 5 + answered) % 24)) {
+  let isOn = true;
+  let failed = 0;
+  let answered = 0;
+  const one = async (lane) => {
+    while (isOn) {
+      const texts = Array.from({ length: textsOf(lane, answered) }, (_, at) => `text ${lane} ${answered} ${at} about a river and a boat`);
+      await server.ask("POST", "/embed", { inputs: texts }).then(
+        () => (answered += 1),
+        () => (failed += isOn ? 1 : 0),
+      );
+    }
+  };
+  const lanes = Array.from({ length: 6 }, (_, lane) => one(lane));
+  return { stop: () => ((isOn = false), Promise.all(lanes)), failed: () => failed, answered: () => answered };
+}
+
+/** A collection of this number of points in some clouds, coloured by a field. */
+export async function addManyPoints(server, count) {
+  const numbers = 384;
+  await server.ask("PUT", "/collections/many", { vectors: { size: numbers, distance: "Cosine" } });
+  let state = 1;
+  const chance = () => (state = (state * 16807) % 2147483647) / 2147483647 - 0.5;
+  const centres = Array.from({ length: 24 }, () => Array.from({ length: numbers }, chance));
+  for (let from = 0; from < count; from += 1000) {
+    const points = Array.from({ length: Math.min(1000, count - from) }, (_, at) => {
+      const kind = (from + at) % centres.length;
+      return { id: from + at + 1, vector: centres[kind].map((value) => Number((value + chance() * 0.8).toFixed(3))), payload: { kind: `kind ${kind}` } };
+    });
+    await server.ask("PUT", "/collections/many/points?wait=false", { points });
+  }
+}
+
+/** Frames a second while the map is moved by the mouse, coloured. */
+export async function framesWhileMoved(page) {
+  await page.selectOption(".map-foot select", "kind");
+  await page.waitForSelector(".map-legend li");
+  const box = await (await page.$(".map canvas")).boundingBox();
+  await page.evaluate(() => {
+    const times = [];
+    const frame = (time) => (times.push(time), requestAnimationFrame(frame));
+    requestAnimationFrame(frame);
+    globalThis.framesASecond = () => ((times.length - 1) * 1000) / (times.at(-1) - times[0]);
+  });
+  await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
+  await page.mouse.down();
+  for (let at = 0; at < 300; at += 1) await page.mouse.move(box.x + box.width / 2 + 100 * Math.sin(at / 9), box.y + box.height / 2 + 60 * Math.cos(at / 7));
+  const frames = await page.evaluate(() => globalThis.framesASecond());
+  await page.mouse.up();
+  return frames;
 }

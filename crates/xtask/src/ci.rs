@@ -1,7 +1,7 @@
 //! Runs everything a change must pass, one step after the other, and stops at the first that fails.
 //! Never changes a file of the tree; the default model goes into the user's normal store.
 
-use crate::step::{Lack, Outcome, cargo_program, fetch, passes, python, runs, target_folder};
+use crate::step::{Lack, Outcome, cargo_program, fetch, is_ci, passes, python, runs, target_folder};
 use crate::tally::{Machine, SKIPPED_FILE, Tally, Told};
 use crate::{fuzzing, kernels, packages, page, supply, tidy};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ type Step = (&'static str, fn(&Path, &mut Tally) -> Outcome);
 
 // Cheap steps first. All of them share the dev profile, so dependencies are compiled twice at most: once checked for
 // clippy, once built for the tests.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     ("tools", |_, _| check_tools()),
     ("formatting", |root, _| cargo(root, &["fmt", "--all", "--check"], "run `cargo fmt --all`")),
     ("tidy", |root, _| check_tidy(root)),
@@ -38,6 +38,7 @@ const STEPS: [Step; 16] = [
     ("default model", |root, _| pull_default_model(root)),
     ("ONNX Runtime", |root, _| fetch_onnx_runtime(root)),
     ("tests", run_tests),
+    ("browser", |root, tally| page::browse(root, &built_binary(root), tally)),
     ("fuzzing", |root, _| fuzzing::check(root, FUZZ_SECONDS)),
     ("clients", test_clients),
     ("Python", test_python),
@@ -46,7 +47,7 @@ const STEPS: [Step; 16] = [
 /// Runs all steps; the exit code says whether all of them passed. The last line counts the tests.
 pub(crate) fn run(root: &Path) -> ExitCode {
     let start = Instant::now();
-    let is_ci = std::env::var("CI").is_ok_and(|value| value == "true" || value == "1");
+    let is_ci = is_ci();
     let (mut tally, mut left_out) = (Tally::default(), Vec::new());
     let mut has_failed = false;
     for (number, (name, step)) in STEPS.iter().enumerate() {

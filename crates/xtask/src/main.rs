@@ -37,7 +37,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   fuzz SECONDS
          throws bytes at what reads requests, files and messages, each target for so long
   ci     runs everything a change must pass: formatting, tidy, dependencies, lints, kernels, the default model, all
-         tests, fuzzing for a short time, clients, the Python package";
+         tests, the page in Chromium, fuzzing for a short time, clients, the Python package";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,7 +57,9 @@ fn main() -> ExitCode {
             Err(_) => misused(),
         },
         ["page"] => step::alone("page", page::check(root)),
-        ["browser"] => step::alone("browser", page::browse(root, &ci::built_binary(root))),
+        ["browser"] => {
+            step::alone("browser", page::browse(root, &ci::built_binary(root), &mut tally::Tally::default()))
+        }
         ["ci"] => ci::run(root),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -1,8 +1,9 @@
 //! The page of the server: checks its types, builds it again and compares, and tries it in a real browser.
 //! Changes nothing of the tree; what is fetched lies beside its sources, where git ignores it, or in the user's cache.
 
-use crate::step::{Lack, Outcome, passes, runs, target_folder};
-use std::path::{Path, PathBuf};
+use crate::step::{Lack, Outcome, is_ci, passes, runs, target_folder};
+use crate::tally::{Tally, Told};
+use std::path::Path;
 use std::process::Command;
 
 /// Its sources.
@@ -10,7 +11,7 @@ const SOURCES: &str = "crates/magray/ui";
 
 /// Whether the files in the tree are those that its sources make.
 pub(crate) fn check(root: &Path) -> Outcome {
-    if !runs("node", &["--version"]) || !runs("npm", &["--version"]) {
+    if !has_node() {
         return Outcome::LeftOut(Lack::Tool("no Node with npm: the page is not built again"));
     }
     let sources = root.join(SOURCES);
@@ -60,19 +61,18 @@ fn names(folder: &Path) -> std::io::Result<Vec<String>> {
 }
 
 /// Tries the page of this binary in a real browser.
-pub(crate) fn browse(root: &Path, binary: &Path) -> Outcome {
+pub(crate) fn browse(root: &Path, binary: &Path, tally: &mut Tally) -> Outcome {
     /// Exit code of the program where it could not fetch what drives the browser.
     const NOT_FETCHED: i32 = 77;
-    if !runs("node", &["--version"]) {
-        return Outcome::LeftOut(Lack::Tool("no Node: the page is not tried"));
+    if !has_node() {
+        return Outcome::LeftOut(Lack::Tool("no Node with npm: the page is not tried"));
     }
-    let Some(browser) = browser().or_else(install_browser) else {
+    let Some(browser) = browser() else {
         return Outcome::LeftOut(Lack::Network("no Chromium, and none can be fetched: the page is not tried"));
     };
-    let mut program = Command::new(PathBuf::from("tests/browser/page"));
+    let mut program = Command::new(root.join("tests/browser/page"));
     program.current_dir(root).env("MAGRAY_BIN", binary).env("CHROMIUM", browser);
-    println!("   {program:?}");
-    match program.status().map(|status| status.code()) {
+    match tally.count(&mut program, Told::Stdout).map(|status| status.code()) {
         Ok(Some(0)) => Outcome::Done,
         Ok(Some(NOT_FETCHED)) => Outcome::LeftOut(Lack::Network("what drives the browser cannot be fetched")),
         Ok(_) => Outcome::Failed("mend what tests/browser/page names above".to_owned()),
@@ -80,18 +80,27 @@ pub(crate) fn browse(root: &Path, binary: &Path) -> Outcome {
     }
 }
 
-fn browser() -> Option<&'static str> {
-    ["chromium", "google-chrome"].into_iter().find(|name| runs(name, &["--version"]))
+fn has_node() -> bool {
+    let is_there = || ["node", "npm"].into_iter().all(|name| runs(name, &["--version"]));
+    is_there() || (install(&["nodejs", "npm"]) && is_there())
 }
 
-/// Only where `CI` says that the machine is made for this: a system is its owner's to change.
-fn install_browser() -> Option<&'static str> {
-    if std::env::var_os("CI").is_some() && runs("apt-get", &["--version"]) {
-        println!("   apt-get install chromium");
-        runs("apt-get", &["update", "--quiet"]);
-        runs("apt-get", &["install", "--yes", "--quiet", "--no-install-recommends", "chromium"]);
+fn browser() -> Option<&'static str> {
+    let known = || ["chromium", "google-chrome"].into_iter().find(|name| runs(name, &["--version"]));
+    known().or_else(|| install(&["chromium"]).then(known)?)
+}
+
+/// Installs packages of Debian, only where `CI` says that the machine is made for this: a system is its owner's to change.
+fn install(packages: &[&str]) -> bool {
+    if !is_ci() || !runs("apt-get", &["--version"]) {
+        return false;
     }
-    browser()
+    let apt = |arguments: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        apt.env("DEBIAN_FRONTEND", "noninteractive").arg("--quiet").args(arguments);
+        matches!(passes(&mut apt, ""), Outcome::Done)
+    };
+    apt(&["update"]) && apt(&[&["install", "--yes", "--no-install-recommends"], packages].concat())
 }
 
 #[cfg(test)]

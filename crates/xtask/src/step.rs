@@ -43,6 +43,11 @@ pub(crate) fn alone(name: &str, outcome: Outcome) -> ExitCode {
     }
 }
 
+/// Whether the machine is made for the checks, and its system theirs to change.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}
+
 pub(crate) fn passes(command: &mut Command, advice: &str) -> Outcome {
     println!("   {command:?}");
     match command.status() {

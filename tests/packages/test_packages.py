@@ -4,6 +4,8 @@ Runs the program that makes them on a shell script in place of the binary, and r
 """
 
 import hashlib
+import importlib.machinery
+import importlib.util
 import json
 import os
 import shutil
@@ -126,7 +128,24 @@ class Bill(unittest.TestCase):
         self.assertEqual({one["ref"] for one in made["dependencies"]}, known)
 
 
+class Program(unittest.TestCase):
+    def test_a_binary_is_found_from_the_folder_of_the_caller(self):
+        loader = importlib.machinery.SourceFileLoader("make", str(PACKAGES / "make"))
+        make = importlib.util.module_from_spec(importlib.util.spec_from_loader("make", loader))
+        loader.exec_module(make)
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "magray")
+            script.write_text("#!/bin/sh\necho magray 1.2.3\n")
+            script.chmod(0o755)
+            self.assertEqual(make.said(Path(os.path.relpath(script)), "--version"), "magray 1.2.3\n")
+
+
 class Unit(unittest.TestCase):
+    def test_it_runs_only_programs_that_the_smallest_system_has(self):
+        unit = debian.unit(RELEASE["lib/systemd/system/magray.service"].content).decode()
+        run = [line.split("=", 1)[1].split()[0] for line in unit.splitlines() if line.startswith("Exec")]
+        self.assertEqual(set(run), {"/usr/bin/magray", "/bin/sh"})
+
     @unittest.skipUnless(shutil.which("systemd-analyze"), "there is no systemd-analyze")
     def test_systemd_finds_the_unit_hardened(self):
         with tempfile.TemporaryDirectory() as folder:

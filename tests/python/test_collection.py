@@ -1,8 +1,11 @@
 """Collections of a folder and of a server: the same calls find the same texts."""
 
+import json
+import os
+import subprocess
 import unittest
 
-from installed import EMBEDDER, SETTINGS, Isolated
+from installed import EMBEDDER, SETTINGS, Isolated, run
 from served import Server
 
 TEXTS = ["the cat sat on the river", "a dog barks", "the river is long", "a cat and a dog"]
@@ -76,6 +79,46 @@ class FolderTest(Calls, Isolated):
         from magray import Collection
 
         return Collection(name, self.encoder, folder=str(self.home / "collections"))
+
+
+class CommandTest(Isolated):
+    """The program and the package have the same collections, and each knows the model of the other's."""
+
+    def magray(self, *words):
+        settings = ["--collections", self.home / "collections", "--device", "cpu", "--threads", "1"]
+        done = subprocess.run([os.environ["MAGRAY_BIN"], *words, *settings], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_a_command_searches_with_the_model_that_python_made_a_collection_with(self):
+        folder = str(self.home / "collections")
+        # A process has a folder open until it ends.
+        code = """
+import sys
+from magray import Collection, Encoder
+Collection("notes", Encoder(sys.argv[1], device="cpu", threads=1, server=""), folder=sys.argv[2]).add(sys.argv[3:])
+"""
+        self.assertEqual(run(code, EMBEDDER, folder, *TEXTS), (0, "", ""))
+        (listed,) = self.magray("index", "ls", "--json")
+        self.assertEqual((listed["points"], listed["model"]), (len(TEXTS), EMBEDDER))
+        found = self.magray("search", "notes", TEXTS[0], "--limit", "4", "--json")
+        self.assertEqual({one["payload"]["text"] for one in found}, set(TEXTS))
+        exported = self.home / "notes.jsonl"
+        self.magray("index", "export", "notes", "--output", exported)
+        self.magray("index", "import", "copy", exported)
+        self.assertEqual({one["points"] for one in self.magray("index", "ls", "--json")}, {len(TEXTS)})
+
+    def test_python_searches_with_the_model_that_a_command_made_a_collection_with(self):
+        documents = self.home / "documents.jsonl"
+        documents.write_text("".join(json.dumps({"id": at, "text": text}) + "\n" for at, text in enumerate(TEXTS)))
+        self.magray("index", "add", "posts", "-f", documents, "--model", EMBEDDER)
+        code = """
+import sys
+from magray import Collection
+posts = Collection("posts", folder=sys.argv[1])
+print(posts.encoder.model, len(posts.search(sys.argv[2], 3)))
+"""
+        self.assertEqual(run(code, self.home / "collections", TEXTS[0]), (0, f"{EMBEDDER} 3\n", ""))
 
 
 class ServerTest(Calls, Isolated):

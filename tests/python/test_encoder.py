@@ -90,6 +90,8 @@ class EncoderTest(Isolated):
         expected = self.encoder.encode(["sat"], prompt="passage: ")
         np.testing.assert_allclose(told.encode_document(["sat"]), expected, atol=TOLERANCE)
         self.assertGreater(abs(expected - self.encoder.encode(["sat"])).max(), TOLERANCE)
+        np.testing.assert_allclose(asyncio.run(told.aencode_document(["sat"])), expected, atol=TOLERANCE)
+        np.testing.assert_allclose(asyncio.run(told.aencode_query("sat")), told.encode_query("sat"), atol=TOLERANCE)
 
     def test_mistakes_are_named(self):
         from magray import Encoder, MagrayError

@@ -1,5 +1,6 @@
 """The classes for LlamaIndex and Haystack, where these are installed."""
 
+import asyncio
 import importlib.util
 import unittest
 
@@ -17,8 +18,16 @@ class FrameworksTest(Isolated):
         from magray import Encoder
         from magray.llama_index import MagrayEmbedding, MagrayRerank
 
-        rows = MagrayEmbedding(EMBEDDER, **SETTINGS).get_text_embedding_batch(TEXTS)
-        np.testing.assert_allclose(rows, Encoder(EMBEDDER, **SETTINGS).encode(TEXTS), atol=TOLERANCE)
+        embedding, encoder = MagrayEmbedding(EMBEDDER, **SETTINGS), Encoder(EMBEDDER, **SETTINGS)
+        expected, query = encoder.encode_document(TEXTS), encoder.encode_query("river")
+        for rows, wanted in (
+            (embedding.get_text_embedding_batch(TEXTS), expected),
+            (asyncio.run(embedding.aget_text_embedding_batch(TEXTS)), expected),
+            (asyncio.run(embedding.aget_text_embedding(TEXTS[0])), expected[0]),
+            (embedding.get_query_embedding("river"), query),
+            (asyncio.run(embedding.aget_query_embedding("river")), query),
+        ):
+            np.testing.assert_allclose(rows, wanted, atol=TOLERANCE)
         nodes = [NodeWithScore(node=TextNode(text=text), score=0.0) for text in TEXTS]
         ranked = MagrayRerank(RANKER, top_n=2, **SETTINGS).postprocess_nodes(nodes, QueryBundle("river"))
         self.assertEqual(len(ranked), 2)

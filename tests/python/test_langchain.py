@@ -21,6 +21,21 @@ class LangchainTest(Isolated):
         self.assertIn(" passed", done.stdout)
         print(done.stdout.strip().splitlines()[-1], file=sys.stderr)
 
+    def test_awaited_vectors_have_the_prompts_of_the_others(self):
+        import asyncio
+
+        import numpy as np
+        from installed import EMBEDDER, SETTINGS, TOLERANCE
+
+        from magray.langchain import MagrayEmbeddings
+
+        # The model has prompts for queries and for passages: without one a vector is another.
+        embeddings = MagrayEmbeddings(EMBEDDER, **SETTINGS)
+        query, documents = embeddings.embed_query("river"), embeddings.embed_documents(["river"])
+        self.assertGreater(np.abs(np.subtract(query, documents[0])).max(), TOLERANCE)
+        np.testing.assert_allclose(asyncio.run(embeddings.aembed_query("river")), query, atol=TOLERANCE)
+        np.testing.assert_allclose(asyncio.run(embeddings.aembed_documents(["river"])), documents, atol=TOLERANCE)
+
     def test_documents_are_reranked(self):
         from installed import RANKER, SETTINGS
         from langchain_core.documents import Document

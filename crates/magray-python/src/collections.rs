@@ -69,9 +69,8 @@ impl Collections {
                     return Err(Failure::input(format!("no distance '{other}': cosine, dot, euclid or manhattan")));
                 }
             };
-            let metadata = model.map(|model| Payload::from_iter([("model".to_owned(), json!(model))]));
             let text_field = Some(text_field.to_owned());
-            let metadata = metadata.unwrap_or_default();
+            let metadata = remembered(model, dimensions, distance);
             let config = CollectionConfig { text_field, metadata, ..CollectionConfig::dense(dimensions, distance) };
             Ok(all.create(name, config)?)
         })
@@ -94,7 +93,7 @@ impl Collections {
                 "dimensions": dense.map(|dense| dense.size),
                 "distance": dense.map(|dense| format!("{:?}", dense.distance).to_lowercase()),
                 "text_field": config.text_field,
-                "model": config.metadata.get("model"),
+                "model": config.metadata.get("metadata").and_then(|own| own.get("model")),
             });
             Ok(Some(shown.to_string()))
         })
@@ -214,6 +213,14 @@ impl Drop for Collections {
             std::mem::forget(self.all.take());
         }
     }
+}
+
+/// What the program keeps beside a collection (`Kept` of its module `qdrant`): the user's own metadata, where the model is, and the
+/// settings as they were given.
+fn remembered(model: Option<&str>, dimensions: usize, distance: Distance) -> Payload {
+    let own = model.map_or_else(|| json!({}), |model| json!({"model": model}));
+    let given = json!({"vectors": {"size": dimensions, "distance": distance}});
+    Payload::from_iter([("metadata".to_owned(), own), ("given".to_owned(), given)])
 }
 
 /// An id as JSON has it.

@@ -216,6 +216,10 @@ class Collection:
             )
         return self._encoder
 
+    @encoder.setter
+    def encoder(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_folder": None}
 

@@ -15,6 +15,9 @@ from magray.server import Server, of_environment
 
 Floats = NDArray[np.float32]
 Text = str | Sequence[str]
+# Names of prompts that models have for the two, the first one found is taken.
+_QUERY = ("query", "search_query")
+_DOCUMENT = ("document", "passage", "search_document", "corpus")
 
 
 class Encoder:
@@ -145,11 +148,19 @@ class Encoder:
 
     def encode_query(self, sentences: Text, **arguments: Any) -> Any:
         """As `encode`, with the prompt "query" where there is one and none is named."""
-        return self.encode(sentences, **self._named(arguments, ("query", "search_query")))
+        return self.encode(sentences, **self._named(arguments, _QUERY))
 
     def encode_document(self, sentences: Text, **arguments: Any) -> Any:
         """As `encode`, with the prompt "document" or "passage" where there is one and none is named."""
-        return self.encode(sentences, **self._named(arguments, ("document", "passage", "search_document", "corpus")))
+        return self.encode(sentences, **self._named(arguments, _DOCUMENT))
+
+    async def aencode_query(self, sentences: Text, **arguments: Any) -> Floats:
+        """As `encode_query`, awaited; the arguments are those of `aencode`."""
+        return await self.aencode(sentences, **self._named(arguments, _QUERY))
+
+    async def aencode_document(self, sentences: Text, **arguments: Any) -> Floats:
+        """As `encode_document`, awaited; the arguments are those of `aencode`."""
+        return await self.aencode(sentences, **self._named(arguments, _DOCUMENT))
 
     def _named(self, arguments: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
         if arguments.get("prompt_name") is None and arguments.get("prompt") is None:

@@ -43,12 +43,12 @@ class MagrayEmbeddings(Embeddings):
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """As `embed_documents`, awaited."""
-        found: list[list[float]] = (await self.encoder.aencode(texts)).tolist()
+        found: list[list[float]] = (await self.encoder.aencode_document(texts)).tolist()
         return found
 
     async def aembed_query(self, text: str) -> list[float]:
         """As `embed_query`, awaited."""
-        found: list[float] = (await self.encoder.aencode(text)).tolist()
+        found: list[float] = (await self.encoder.aencode_query(text)).tolist()
         return found
 
 
@@ -58,6 +58,9 @@ class MagrayVectorStore(VectorStore):
     def __init__(self, collection: Collection, embedding: Embeddings) -> None:
         self.collection = collection
         self._embedding = embedding
+        if isinstance(embedding, MagrayEmbeddings):
+            # So that the collection remembers the model, and commands search it with the same.
+            collection.encoder = embedding.encoder
 
     @property
     def embeddings(self) -> Embeddings:

@@ -35,11 +35,19 @@ class MagrayEmbedding(BaseEmbedding):
         return found
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
-        found: list[float] = (await self._encoder.aencode(query)).tolist()
+        found: list[float] = (await self._encoder.aencode_query(query)).tolist()
         return found
 
     def _get_text_embedding(self, text: str) -> list[float]:
         found: list[float] = self._encoder.encode_document(text).tolist()
+        return found
+
+    async def _aget_text_embedding(self, text: str) -> list[float]:
+        found: list[float] = (await self._encoder.aencode_document(text)).tolist()
+        return found
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        found: list[list[float]] = (await self._encoder.aencode_document(texts)).tolist()
         return found
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:

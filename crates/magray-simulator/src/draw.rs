@@ -490,6 +490,7 @@ fn draw_recovery(chance: &mut Chance) -> Recovery {
         overdue_least: seconds(0.05, 1.0, chance),
         // Heartbeats come every fifth of a second: less than two of them would kill the living.
         silence_max: seconds(0.5, 1.5, chance),
+        late_silence_max: seconds(0.45, 1.0, chance),
         start_max: seconds(0.6, 60.0, chance),
         retries_max,
         temporary_max: retries_max + chance.whole(0, 5) as u32,

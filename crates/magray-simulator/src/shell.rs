@@ -165,12 +165,12 @@ impl World {
             let poison = self.checks.ledger.entry(step.request).ok()?.poison?;
             step.sequences.contains(&poison.text).then_some(poison)
         });
-        let (tokens, texts) = (entry.tokens, u64::from(entry.texts));
-        self.enqueue(device, Job { what: Work::Batch(batch), tokens, texts, poison });
+        let (tokens, texts, passes) = (entry.tokens, u64::from(entry.texts), entry.passes);
+        self.enqueue(device, Job { what: Work::Batch(batch), tokens, texts, passes, poison });
     }
 
     pub(crate) fn start_probe(&mut self, device: usize) {
-        self.enqueue(device, Job { what: Work::Probe, tokens: PROBE_TOKENS, texts: 1, poison: None });
+        self.enqueue(device, Job { what: Work::Probe, tokens: PROBE_TOKENS, texts: 1, passes: 1, poison: None });
     }
 
     fn enqueue(&mut self, device: usize, job: Job) {
@@ -228,7 +228,7 @@ impl World {
             (Work::Batch(batch), _) => {
                 executor.busy += time;
                 let steps = self.checks.batch(batch).map(|entry| entry.steps.clone()).unwrap_or_default();
-                let outcomes = self.compute_steps(device, batch, &steps)?;
+                let outcomes = self.compute_steps(device, batch, (&steps, job.passes))?;
                 Event::Finished { batch, compute: time, outcomes }
             }
         };

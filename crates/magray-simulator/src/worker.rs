@@ -47,6 +47,7 @@ pub(crate) struct Job {
     pub(crate) what: Work,
     pub(crate) tokens: u64,
     pub(crate) texts: u64,
+    pub(crate) passes: u32,
     pub(crate) poison: Option<Poison>,
 }
 
@@ -128,7 +129,8 @@ impl Executor {
         noise: f64,
         chance: &mut Chance,
     ) -> (JobOutcome, Duration) {
-        let mut time = self.device.cost.of(job.tokens, job.texts).mul_f64(1.0 + noise * chance.between(-1.0, 1.0));
+        let mut time =
+            (self.device.cost.of(job.tokens, job.texts) * job.passes).mul_f64(1.0 + noise * chance.between(-1.0, 1.0));
         if self.device.spec.location == Location::InProcess {
             // What goes wrong there is caught: the batch fails and the CPU stays.
             let is_broken = job.poison.is_some_and(|poison| poison.breaks_cpu);

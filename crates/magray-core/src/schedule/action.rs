@@ -16,6 +16,8 @@ pub enum Action {
         batch: BatchId,
         /// All of one group; whole sequences or parts of some, never both.
         steps: Vec<Step>,
+        /// Passes over parts of sequences at most: the device goes on by itself, and each pass gives a sequence a new token.
+        passes: u32,
         /// How long it is predicted to take.
         expected: Duration,
         /// Whether more waits that the device could compute after it.

@@ -9,7 +9,7 @@ use super::phase::Reach;
 use super::queue::Load;
 use super::speed::{Company, Computed, Learnt, SpeedChange, SpeedMeter};
 use super::{BatchId, DeviceId, DeviceKind, DeviceSpec, DeviceView, Fallback};
-use super::{Group, MemoryStep, MemoryUse, ModelId, Moment, Recovery, Span, SpeedWatch, Step};
+use super::{Group, MemoryStep, MemoryUse, ModelId, Moment, Outcome, Recovery, Span, SpeedWatch, Step};
 use crate::moment::{from_micros, micros};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -44,12 +44,16 @@ pub(super) struct Running {
     /// Whether it holds one request because that was a suspect when it started.
     pub(super) is_trial: bool,
     pub(super) load: Load,
+    /// Passes over its steps at most.
+    pub(super) passes: u32,
     pub(super) started: Moment,
     /// When the device began with it: those before it were done.
     pub(super) computing_since: Moment,
     pub(super) expected_us: f64,
     /// How long it may take.
     pub(super) patience: Duration,
+    /// After this time it is late, though it may be under way.
+    pub(super) late_after: Duration,
     /// Whether more waited when it was started than it could hold.
     pub(super) is_followed: bool,
     /// Whether the device had computed nothing of the model since its weights came: they may still be arriving.
@@ -70,6 +74,20 @@ impl Running {
     /// Whether it computes parts of sequences.
     pub(super) fn is_turn(&self) -> bool {
         self.steps.first().is_some_and(|running| running.step.span != Span::Whole)
+    }
+
+    /// Whether it computes nothing but the next tokens of sequences.
+    pub(super) fn is_next_tokens(&self) -> bool {
+        self.is_turn() && self.load.tokens == self.load.texts
+    }
+
+    /// Passes that were computed, by what came of them. A sequence that proposes tokens gets more of them than passes.
+    fn passes_done(&self, outcomes: &[Outcome]) -> u32 {
+        let new = |outcome: &Outcome| match outcome {
+            Outcome::Row => 1,
+            Outcome::Tokens(new) | Outcome::End(new) => *new,
+        };
+        outcomes.iter().map(new).max().unwrap_or(1).clamp(1, self.passes.max(1))
     }
 }
 
@@ -93,6 +111,8 @@ pub(super) struct Device {
     speed: Speed,
     meter: SpeedMeter,
     memory_watch: MemoryWatch,
+    /// Since when it computes nothing but the next tokens of a group.
+    undisturbed: Option<(Group, Moment)>,
 }
 
 /// Tokens lately computed, and the time they took.
@@ -123,6 +143,7 @@ impl Device {
             speed: Speed::default(),
             meter: SpeedMeter::default(),
             memory_watch: MemoryWatch::default(),
+            undisturbed: None,
         }
     }
 
@@ -185,9 +206,19 @@ impl Device {
 
     pub(super) fn start(&mut self, batch: Running) {
         self.has_spare = false;
+        let is_same = batch.is_next_tokens() && self.undisturbed.is_some_and(|(group, _)| group == batch.group);
+        if !is_same {
+            self.undisturbed = Some((batch.group, batch.started));
+        }
         let company = self.running.is_empty().then_some(Company::Alone);
         self.running.iter_mut().for_each(|other| other.company = other.company.filter(|it| *it != Company::Alone));
         self.running.push_back(Running { company, ..batch });
+    }
+
+    /// For how long it has computed nothing but the next tokens of a group.
+    pub(super) fn undisturbed_for(&self, group: Group, now: Moment) -> Duration {
+        let since = self.undisturbed.filter(|(other, _)| *other == group).map(|(_, since)| since);
+        since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     pub(super) fn take_batch(&mut self, batch: BatchId, now: Moment) -> Option<Running> {
@@ -219,8 +250,11 @@ impl Device {
     }
 
     pub(super) fn vitals(&self, memory: &DeviceMemory) -> Vitals {
+        let front = self.running.front();
+        let is_known = |front: &&Running| !front.is_first && self.is_measured(front.group);
         Vitals {
-            batch_overdue_at: self.running.front().map(|front| front.computing_since + front.patience),
+            batch_overdue_at: front.map(|front| front.computing_since + front.patience),
+            batch_late_at: front.filter(is_known).map(|front| front.computing_since + front.late_after),
             load_overdue_at: memory.overdue_at(),
             can_probe: self.health.needs_probe() && self.running.is_empty() && memory.has_weights(),
             is_woken: memory.is_woken,
@@ -282,12 +316,21 @@ impl Device {
         self.costs.get(&group).map(CostModel::largest).unwrap_or_default()
     }
 
-    pub(super) fn finished(&mut self, batch: &Running, compute: Duration, prior: Cost, now: Moment) {
+    pub(super) fn finished(
+        &mut self,
+        batch: &Running,
+        compute: Duration,
+        outcomes: &[Outcome],
+        prior: Cost,
+        now: Moment,
+    ) {
         self.health.note_worked();
         self.batches_finished += 1;
         self.texts_finished += if batch.is_turn() { 0 } else { batch.load.texts };
         self.busy = self.busy.saturating_add(compute);
-        let sample = Sample { load: batch.load, measured_us: micros(compute), at: now };
+        // Costs are those of a pass.
+        let measured_us = micros(compute) / f64::from(batch.passes_done(outcomes));
+        let sample = Sample { load: batch.load, measured_us, at: now };
         if let Some(model) = self.costs.get_mut(&batch.group) {
             model.learn(sample);
         } else {
@@ -301,7 +344,7 @@ impl Device {
         let is_telling = batch.is_followed && !batch.is_trial;
         let is_next_tokens = batch.is_turn() && batch.load.tokens < batch.load.texts * PROMPT_TOKENS;
         if is_next_tokens {
-            self.speed.since_us += sample.measured_us;
+            self.speed.since_us += micros(compute);
         } else if is_telling {
             let us = sample.measured_us.max(1.0);
             self.speed.tokens = self.speed.tokens * SPEED_KEPT + as_f64(batch.load.tokens);

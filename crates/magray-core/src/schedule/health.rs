@@ -50,6 +50,7 @@ pub(super) enum Need {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vitals {
     pub(super) batch_overdue_at: Option<Moment>,
+    pub(super) batch_late_at: Option<Moment>,
     pub(super) load_overdue_at: Option<Moment>,
     /// It has the weights of some model and no batch: a probe computes nothing else meanwhile.
     pub(super) can_probe: bool,
@@ -239,7 +240,7 @@ impl Health {
                 (since + recovery.start_max <= now).then_some(Need::End(KillCause::StartOverdue))
             }
             Worker::Ready => {
-                if self.last_sign + recovery.silence_max <= now {
+                if self.silent_at(vitals, recovery) <= now {
                     Some(Need::End(KillCause::Silent))
                 } else if is_due(vitals.batch_overdue_at) || is_due(self.probe_overdue_at(recovery)) {
                     Some(Need::End(KillCause::Overdue))
@@ -264,13 +265,20 @@ impl Health {
             Worker::Absent => self.wants_worker(vitals).then_some(self.spawn_at),
             Worker::Starting { since } => Some(since + recovery.start_max),
             Worker::Ready => {
-                let silence = self.last_sign + recovery.silence_max;
+                let silence = self.silent_at(vitals, recovery);
                 let overdue = [vitals.batch_overdue_at, vitals.load_overdue_at, self.probe_overdue_at(recovery)];
                 Some(overdue.into_iter().chain([self.next_probe(vitals)]).flatten().fold(silence, Moment::min))
             }
             Worker::Resting { since } => Some(rest_overdue_at(since, recovery)),
             Worker::Ending { .. } => None,
         }
+    }
+
+    /// When its silence has lasted too long.
+    fn silent_at(&self, vitals: Vitals, recovery: &Recovery) -> Moment {
+        let silent_at = self.last_sign + recovery.silence_max;
+        let late_at = vitals.batch_late_at.map(|late| late.max(self.last_sign + recovery.late_silence_max));
+        late_at.map_or(silent_at, |late_at| late_at.min(silent_at))
     }
 
     fn next_probe(&self, vitals: Vitals) -> Option<Moment> {

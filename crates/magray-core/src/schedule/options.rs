@@ -244,6 +244,8 @@ pub struct Recovery {
     pub overdue_least: Duration,
     /// A worker without a heartbeat for this long is taken for dead.
     pub silence_max: Duration,
+    /// So is one without a heartbeat for this long whose batch takes `overdue_factor` times what was expected: it does nothing at all.
+    pub late_silence_max: Duration,
     /// A worker must be ready within this time.
     pub start_max: Duration,
     /// Failures up to this number are tried again on the same device.
@@ -266,6 +268,7 @@ impl Default for Recovery {
             overdue_factor: 20.0,
             overdue_least: Duration::from_millis(1000),
             silence_max: Duration::from_millis(1500),
+            late_silence_max: Duration::from_millis(600),
             start_max: Duration::from_secs(60),
             retries_max: 3,
             temporary_max: 6,

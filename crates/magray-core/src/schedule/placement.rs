@@ -2,7 +2,7 @@
 //! Never lets a device idle that would help, and never gives it what would be done sooner by waiting for a faster one.
 
 use super::batcher::{Batcher, Chosen, Room, Source, TurnBounds};
-use super::cost::Cost;
+use super::cost::{Cost, as_count};
 use super::device::{Device, NEAR_END_US};
 use super::device_set::DeviceSet;
 use super::devices::TRIAL;
@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// After [`TRIAL`], a device tries a group with no more than this many times what it has computed before.
 const TRIAL_GROWTH: u64 = 4;
+/// The part of the longest turn that a GPU takes where sequences wait for their next tokens.
+const BESIDE_PART: f64 = 0.5;
 /// A sequence leaves a CPU for a GPU that is this many times faster for what is left of it.
 const WORTH_LEAVING: f64 = 2.0;
 /// A device that is late is looked at again after this time at least.
@@ -68,6 +70,25 @@ impl Offer {
         let one = self.cost.of(Load { tokens: load.tokens / load.texts.max(1), texts: 1 });
         self.ready_us + self.cost.of(load).min(self.time_us(level_us)).max(one)
     }
+}
+
+/// Passes of a turn on a device. A GPU goes on with single tokens by itself, the longer the longer nothing else came: who comes
+/// waits about as long as others lately did.
+pub(super) fn passes(of: Outlook<'_>, bucket: BucketKey, id: DeviceId, pass_us: f64, load: Load) -> u32 {
+    let device = of.devices.get(id);
+    let is_next_tokens = bucket.phase.is_turn() && load.tokens == load.texts;
+    if !is_next_tokens || device.spec().kind != DeviceKind::Gpu || !device.is_measured(bucket.group) {
+        return 1;
+    }
+    let quiet_us = micros(device.undisturbed_for(bucket.group, of.cx.now));
+    let most = of.step_bounds(bucket.group.model).step_tokens_max;
+    let passes = quiet_us.min(beside_us(of)) / pass_us;
+    u32::try_from(as_count(passes)).unwrap_or(u32::MAX).clamp(1, most)
+}
+
+/// How long a turn of a GPU takes at most where sequences wait for their next tokens.
+fn beside_us(of: Outlook<'_>) -> f64 {
+    micros(of.cx.options.generation.turn_max) * BESIDE_PART
 }
 
 /// What was started, and when what waits is looked at again.
@@ -324,6 +345,10 @@ fn room(of: Outlook<'_>, id: DeviceId, bucket: BucketKey, cost: Cost, time_max_u
     };
     if bucket.phase.is_turn() {
         room.time_max_us = micros(of.cx.options.generation.turn_max);
+        let goes_on = |key: BucketKey| key.phase == Phase::Next(id);
+        if device.spec().kind == DeviceKind::Gpu && of.requests.queue().partners(bucket, id).any(goes_on) {
+            room.time_max_us = beside_us(of);
+        }
         if sabotaged!(of.cx, OverlongTurn) {
             room.time_max_us *= 10.0;
         }

@@ -178,6 +178,8 @@ pub(super) struct TurnStep {
     pub(super) from: u32,
     pub(super) ids: Vec<u32>,
     pub(super) new_tokens_max: u32,
+    /// Passes that give them, at most.
+    pub(super) passes_max: u32,
     /// How they are chosen, where the sequence begins.
     pub(super) sampling: Option<Arc<Sampling>>,
     /// Whether they come with log probabilities, and with how many of the likeliest.
@@ -191,15 +193,15 @@ impl TurnStep {
 
     /// As executors take it.
     pub(super) fn as_step(&self) -> SequenceStep<'_> {
-        let Self { request, from, ids, new_tokens_max, sampling, .. } = self;
-        let (from, new_tokens_max) = (*from, *new_tokens_max);
-        SequenceStep { sequence: request.0, from, ids, new_tokens_max, sampling: sampling.as_deref() }
+        let worker::TurnStep { sequence, from, new_tokens_max, passes_max } = self.head();
+        let sampling = self.sampling.as_deref();
+        SequenceStep { sequence, from, ids: &self.ids, new_tokens_max, passes_max, sampling }
     }
 
     /// What a worker is told of it beside its tokens. Each request has one sequence.
     pub(super) fn head(&self) -> worker::TurnStep {
-        let Self { request, from, new_tokens_max, .. } = self;
-        worker::TurnStep { sequence: request.0, from: *from, new_tokens_max: *new_tokens_max }
+        let Self { request, from, new_tokens_max, passes_max, .. } = *self;
+        worker::TurnStep { sequence: request.0, from, new_tokens_max, passes_max }
     }
 
     /// What a worker is told before, where its sequence begins.

@@ -1,7 +1,7 @@
 //! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
-use super::decoder_model::{DecoderModel, GPU_PASSES, SequenceRoom};
+use super::decoder_model::{DecoderModel, SequenceRoom};
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::vectors::CudaVectors;
 use super::{Arriving, CudaDevice, Failure, FailureKind, FilledImage, HeldVectors, Label, OnFilled};
@@ -316,7 +316,7 @@ impl NativeDevice for CudaHost {
             }
             let ops = self.cuda.decoder().map_err(GpuError::from)?;
             let failure = |error: DeviceError| GpuError::from(error).into();
-            let room = SequenceRoom { kv_bytes: self.kv_bytes, kv, passes_max: GPU_PASSES };
+            let room = SequenceRoom { kv_bytes: self.kv_bytes, kv };
             let before = self.memory().allocated;
             let mut model = DecoderModel::load(&self.cuda, ops, generate, room, failure, Box::new(()))?;
             model.took(self.memory().allocated.saturating_sub(before));

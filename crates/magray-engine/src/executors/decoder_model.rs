@@ -16,9 +16,6 @@ use std::sync::Arc;
 /// Sequences whose last page may be used in part, beyond what the state of tokens takes.
 const PARTIAL_PAGES: u64 = 256;
 
-/// Passes of a step where a GPU generates: it goes on by itself for a few, so that asking for them costs little beside computing them.
-pub(crate) const GPU_PASSES: u32 = 4;
-
 /// Room for the sequences of a model on a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SequenceRoom {
@@ -26,8 +23,6 @@ pub(crate) struct SequenceRoom {
     pub(crate) kv_bytes: u64,
     /// How these are kept.
     pub(crate) kv: KvFormat,
-    /// Passes of a step.
-    pub(crate) passes_max: u32,
 }
 
 /// A decoder and its sequences.
@@ -59,9 +54,9 @@ where
             LoadDecoderError::Weights(error) => Failure::of_model(error),
             context @ LoadDecoderError::Context { .. } => Failure::of_model(context),
         })?;
-        let SequenceRoom { kv_bytes, kv, passes_max } = room;
+        let SequenceRoom { kv_bytes, kv } = room;
         let pages = kv_bytes / spec.kv_token_bytes(kv).max(1) / PAGE_TOKENS as u64 + PARTIAL_PAGES;
-        let bounds = SequenceBounds { pages: pages as usize, kv, passes_max };
+        let bounds = SequenceBounds { pages: pages as usize, kv };
         let mut sequences = Sequences::new(decoder, device, ops, bounds, spec.ends.clone());
         sequences.constrain_by(Guides::new(spec));
         let (device, weight_bytes) = (Arc::clone(device), spec.weight_bytes);
@@ -88,7 +83,14 @@ where
     pub(crate) fn rehearse(&mut self) -> Result<(), Failure> {
         let ids = vec![0; PROMPT_REHEARSED.min(self.sequences.context())];
         let mut new = Vec::new();
-        let whole = |sequence: u64| SequenceStep { sequence, from: 0, ids: &ids, new_tokens_max: 1, sampling: None };
+        let whole = |sequence: u64| SequenceStep {
+            sequence,
+            from: 0,
+            ids: &ids,
+            new_tokens_max: 1,
+            passes_max: 2,
+            sampling: None,
+        };
         let rehearsed = self.step(&[whole(0)], &mut new).and_then(|()| {
             ROWS_REHEARSED.iter().try_for_each(|rows| {
                 let one = |sequence| SequenceStep { ids: &ids[..1], new_tokens_max: 2, ..whole(sequence) };

@@ -197,6 +197,8 @@ pub struct SequenceStep<'a> {
     pub ids: &'a [u32],
     /// New tokens at most; none after a chunk that is not the last of its prompt.
     pub new_tokens_max: u32,
+    /// Passes that give them, at most.
+    pub passes_max: u32,
     /// How they are chosen; told where a sequence begins.
     pub sampling: Option<&'a Sampling>,
 }

@@ -36,7 +36,6 @@ pub(crate) struct Sequences<D: DecoderDevice> {
     guides: Option<Arc<Guides>>,
     scratch: Scratch,
     batch: Batch,
-    passes_max: u32,
 }
 
 /// What bounds the sequences of a model on a device.
@@ -46,8 +45,6 @@ pub(crate) struct SequenceBounds {
     pub(crate) pages: usize,
     /// How their keys and values are kept.
     pub(crate) kv: KvFormat,
-    /// Passes of a step: it may end with fewer new tokens than it may have.
-    pub(crate) passes_max: u32,
 }
 
 /// Why a step was not computed.
@@ -92,20 +89,19 @@ struct PagePool<D: DecoderDevice> {
 
 #[cfg(test)]
 impl SequenceBounds {
-    /// This many pages, and as many passes as a step needs.
     fn of(pages: usize) -> Self {
-        Self { pages, kv: KvFormat::default(), passes_max: u32::MAX }
+        Self { pages, kv: KvFormat::default() }
     }
 }
 
 impl<D: DecoderDevice> Sequences<D> {
     /// Sequences of a decoder on a device, within these bounds. These tokens end one.
     pub(crate) fn new(decoder: Decoder<D>, device: &D, ops: D::Ops, bounds: SequenceBounds, ends: Vec<u32>) -> Self {
-        let SequenceBounds { pages, kv, passes_max } = bounds;
+        let SequenceBounds { pages, kv } = bounds;
         let room = decoder.room(device);
         let pages = PagePool { made: None, count: pages, kv };
         let (states, scratch, batch) = Default::default();
-        Self { decoder, ops, room, pages, states, ends, guides: None, scratch, batch, passes_max }
+        Self { decoder, ops, room, pages, states, ends, guides: None, scratch, batch }
     }
 
     /// Lets sequences have constraints.

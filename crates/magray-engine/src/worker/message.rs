@@ -294,6 +294,8 @@ pub struct TurnStep {
     pub from: u32,
     /// New tokens at most.
     pub new_tokens_max: u32,
+    /// Passes that give them, at most.
+    pub passes_max: u32,
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ pub(crate) struct Batch {
     pub(crate) group: Group,
     pub(crate) tokens: u64,
     pub(crate) texts: u32,
+    /// Passes over its steps at most.
+    pub(crate) passes: u32,
     pub(crate) started: Moment,
     /// Its worker is being ended for a reason that allows giving the batch up at once.
     pub(crate) is_doubtful: bool,
@@ -55,6 +57,7 @@ pub(crate) struct New<'a> {
     pub(crate) device: DeviceId,
     pub(crate) batch: BatchId,
     pub(crate) steps: &'a [Step],
+    pub(crate) passes: u32,
     /// How long the machine expects it to take.
     pub(crate) expected: Duration,
 }
@@ -102,7 +105,7 @@ impl Batches {
     }
 
     pub(crate) fn start(&mut self, new: New<'_>, ledger: &mut Ledger, now: Moment) -> Verdict {
-        let New { device, batch, steps, expected } = new;
+        let New { device, batch, steps, passes, expected } = new;
         holds(self.used.insert(batch), Rule::TextsOnce, || format!("the name of batch {} is used twice", batch.0))?;
         let mut entry = Batch {
             device,
@@ -111,6 +114,7 @@ impl Batches {
             tokens: 0,
             texts: 0,
             started: now,
+            passes,
             is_doubtful: false,
             gpu_in_rotation: None,
         };

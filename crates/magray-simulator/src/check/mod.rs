@@ -130,12 +130,12 @@ impl Checks {
         }
         self.streams.told(action, &mut self.ledger, now)?;
         match action {
-            Action::Start { device, batch, steps, expected, is_followed } => {
+            Action::Start { device, batch, steps, passes, expected, is_followed } => {
                 self.workers.may_start(*device)?;
                 self.suspects.may_share(steps, &self.ledger)?;
                 let start = idle::Start { device: *device, steps };
                 self.idle.keeps_order(&start, &self.ledger, &self.batches, &self.weights, now)?;
-                let new = batches::New { device: *device, batch: *batch, steps, expected: *expected };
+                let new = batches::New { device: *device, batch: *batch, steps, passes: *passes, expected: *expected };
                 self.batches.start(new, &mut self.ledger, now)?;
                 if *is_followed {
                     self.shares.note_followed(*batch);

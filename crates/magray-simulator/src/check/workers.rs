@@ -283,7 +283,10 @@ impl Workers {
         let begun = oldest.map(|batch| batch.started).or(known.probing).or(known.resting);
         let is_honest = match cause {
             KillCause::Overdue => begun.is_some_and(|begun| now.since(begun) >= recovery.overdue_least),
-            KillCause::Silent => now.since(known.last_sign) >= recovery.silence_max,
+            KillCause::Silent => {
+                let late = oldest.map_or(recovery.silence_max, |_| recovery.late_silence_max);
+                now.since(known.last_sign) >= late.min(recovery.silence_max)
+            }
             KillCause::Sticky => known.is_broken || known.has_failed_probe,
             // The book of weights judges it.
             KillCause::LoadOverdue => true,

@@ -53,13 +53,14 @@ impl World {
         &mut self,
         device: usize,
         batch: BatchId,
-        steps: &[Step],
+        (steps, passes): (&[Step], u32),
     ) -> Result<Vec<Outcome>, Broken> {
         let mut outcomes = Vec::new();
         for step in steps {
             let Span::Part { tokens, new_tokens_max } = &step.span else { continue };
             let name = (step.request, step.sequences.start);
-            let drafted = if *new_tokens_max > 1 { self.chance.whole(1, u64::from(*new_tokens_max)) } else { 1 };
+            let (least, most) = (u64::from(passes.min(*new_tokens_max)), u64::from(*new_tokens_max));
+            let drafted = if most > 1 { self.chance.whole(least, most) } else { 1 };
             let dialogue = &self.dialogues.dialogues[&name];
             let state = self.executors[device].states.entry(name).or_default();
             let given = dialogue.ids.get(tokens.start as usize..tokens.end as usize);

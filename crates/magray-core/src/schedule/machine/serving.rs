@@ -10,7 +10,7 @@ use crate::schedule::jobs::Job;
 use crate::schedule::kv_space::{growth, last_in_order, space_wanted};
 use crate::schedule::outlook::Outlook;
 use crate::schedule::phase::Reach;
-use crate::schedule::placement::{Order, choose, should_leave};
+use crate::schedule::placement::{Order, choose, passes, should_leave};
 use crate::schedule::queue::BucketKey;
 use crate::schedule::requests::{Advance, Evidence, Loss, Taken, Verdict};
 use crate::schedule::sabotage::sabotaged;
@@ -97,6 +97,7 @@ impl Machine {
             self.make_space(id, bucket, actions);
         }
         let Chosen { runs, load } = choose(self.outlook(), bucket, order, cost);
+        let passes = passes(self.outlook(), bucket, id, cost.of(load), load);
         if runs.is_empty() {
             return false;
         }
@@ -110,11 +111,11 @@ impl Machine {
             self.requests.hold_rest(suspect.step.request);
         }
         let batch = self.placer.note_start(id);
-        let expected_us = cost.of(load);
+        let expected_us = cost.of(load) * f64::from(passes);
         let told = steps.iter().map(|running| running.step.clone()).collect();
         let is_followed = self.requests.queue().partners(bucket, id).next().is_some();
         let expected = from_micros(expected_us);
-        actions.push(Action::Start { device: id, batch, steps: told, expected, is_followed });
+        actions.push(Action::Start { device: id, batch, steps: told, passes, expected, is_followed });
         let now = self.cx.now;
         let device = self.devices.get_mut(id);
         let grace = Device::arrival_grace(self.residency.memory(id), group.model);
@@ -125,10 +126,12 @@ impl Machine {
             steps,
             is_trial: bucket.is_isolated,
             load,
+            passes,
             started: now,
             computing_since: now,
             expected_us,
             patience,
+            late_after: from_micros(expected_us * self.cx.options.recovery.overdue_factor.max(1.0)),
             is_followed,
             is_first: grace.is_some(),
             company: None,

@@ -31,7 +31,7 @@ impl Machine {
         let Some((id, batch)) = self.devices.take_batch(batch, self.cx.now) else { return };
         let guessed = self.devices.guessed_cost(id, batch.group);
         let device = self.devices.get_mut(id);
-        device.finished(&batch, compute, guessed, self.cx.now);
+        device.finished(&batch, compute, outcomes, guessed, self.cx.now);
         let watch = self.cx.speed_watch(device.meter());
         tell_speed(id, device.compare(&batch, compute, &watch, self.cx.now), actions);
         // A part of a prompt is lost with the weights: it is no progress.

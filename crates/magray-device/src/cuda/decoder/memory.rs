@@ -12,8 +12,9 @@ use crate::cuda::memory::DeviceBuffer;
 use crate::cuda::stream::Stream;
 use std::sync::{Arc, PoisonError};
 
-/// Pages that get memory at once.
+/// Pages that get memory at once: this many, or this part of all that there may be.
 const PAGES_LEAST: usize = 64;
+const PAGES_LEAST_PART: usize = 32;
 
 /// A matrix of activations: floats where it is the residual stream, else bf16 numbers.
 #[derive(Debug)]
@@ -73,7 +74,8 @@ impl DecoderPages {
         if count <= self.count {
             return Ok(());
         }
-        let generous = count.max(2 * self.count).max(PAGES_LEAST).min(self.most).max(count);
+        let least = PAGES_LEAST.max(self.most / PAGES_LEAST_PART);
+        let generous = count.max(2 * self.count).max(least).min(self.most).max(count);
         self.move_to(cuda, generous).or_else(|_| self.move_to(cuda, count))
     }
 

@@ -179,10 +179,10 @@ impl State {
     /// Makes of an action what is needed to do it without the lock.
     fn prepare(&mut self, action: Action, now: Moment) -> Option<Effect> {
         Some(match action {
-            Action::Start { device, batch, steps, is_followed, .. } => {
+            Action::Start { device, batch, steps, passes, is_followed, .. } => {
                 self.incidents.started(device, batch, steps.iter().map(|step| step.request));
                 if steps.first().is_some_and(|step| step.span != Span::Whole) {
-                    let what = What::Turn(self.turn(batch, &steps));
+                    let what = What::Turn(self.turn(batch, &steps, passes));
                     return Some(Effect::Order(device, self.order(device, what)));
                 }
                 let mut count = 0;
@@ -262,7 +262,7 @@ impl State {
 
 impl State {
     /// The steps of a turn, with their tokens.
-    fn turn(&self, id: BatchId, steps: &[Step]) -> Turn {
+    fn turn(&self, id: BatchId, steps: &[Step], passes_max: u32) -> Turn {
         let generated = |request: RequestId| self.requests.get(&request)?.generated.as_ref();
         let step = |step: &Step| {
             let Span::Part { tokens, new_tokens_max } = &step.span else { return None };
@@ -272,6 +272,7 @@ impl State {
                 from: tokens.start,
                 ids: ids[tokens.start as usize..tokens.end as usize].to_vec(),
                 new_tokens_max: *new_tokens_max,
+                passes_max,
                 sampling: (tokens.start == 0).then(|| Arc::clone(sampling)),
                 logprobs: sampling.logprobs,
             })

@@ -127,7 +127,7 @@ impl<D: DecoderDevice> Sequences<D> {
             }
             one.begun += its_rows;
             one.passes += 1;
-            one.is_done = one.begun >= one.new_tokens_max() || one.passes >= self.passes_max;
+            one.is_done = one.begun >= one.new_tokens_max() || one.passes >= one.step.passes_max;
         }
         if self.batch.ids.is_empty() {
             return Ok(None);
@@ -178,7 +178,7 @@ impl<D: DecoderDevice> Sequences<D> {
                 state.goes_on(one, row, token)
             };
             let _ = tokens.into_iter().enumerate().all(is_right);
-            state.settle(one, self.passes_max);
+            state.settle(one);
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ impl<D: DecoderDevice> Sequences<D> {
                 state.add(one, token, &self.ends);
                 goes_on = state.goes_on(one, row, token);
             }
-            state.settle(one, self.passes_max);
+            state.settle(one);
         }
         Ok(())
     }
@@ -299,10 +299,10 @@ impl State {
     }
 
     /// All tokens of a pass are known: the next one begins behind those that were right.
-    fn settle(&mut self, one: &mut Going<'_>, passes_max: u32) {
+    fn settle(&mut self, one: &mut Going<'_>) {
         let Some(drafts) = &mut self.drafts else { return };
         one.begun = one.new.tokens.len();
-        one.is_done = one.new.is_end || one.begun >= one.new_tokens_max() || one.passes >= passes_max;
+        one.is_done = one.new.is_end || one.begun >= one.new_tokens_max() || one.passes >= one.step.passes_max;
         one.new.proposed += one.drafts.len() as u32;
         let right = one.new.accepted - std::mem::replace(&mut one.accepted_before, one.new.accepted);
         drafts.learn(one.drafts.len(), right as usize);

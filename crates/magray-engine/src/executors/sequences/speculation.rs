@@ -23,7 +23,7 @@ impl Host {
         let files = DecoderFiles::open(folder.path()).unwrap();
         let cpu = Arc::new(Cpu::new(Some(path), Some(1)).unwrap());
         let decoder = Decoder::load(&*cpu, &files, tiny_decoder::CONTEXT).unwrap();
-        let bounds = SequenceBounds { kv, passes_max: 3, ..SequenceBounds::of(PAGES) };
+        let bounds = SequenceBounds { kv, ..SequenceBounds::of(PAGES) };
         let mut sequences = Sequences::new(decoder, &cpu, cpu.decoder(), bounds, vec![tiny_decoder::END]);
         let guides = Guides::new(files.model_spec().unwrap().generates().unwrap());
         guides.prepare();
@@ -72,6 +72,7 @@ fn answer(make: &dyn Fn() -> Host, prompt: &[u32], sampling: &Sampling, way: Way
             from: from as u32,
             ids: &ids[from..to],
             new_tokens_max,
+            passes_max: 3,
             sampling: (from == 0).then_some(sampling),
         };
         if way.fails && from > 0 {
@@ -112,6 +113,7 @@ fn rest(host: &mut Host, known: &[u32], prompt: usize, sampling: &Sampling) -> V
             from: from as u32,
             ids: &ids[from..],
             new_tokens_max: left.min(16),
+            passes_max: 3,
             sampling,
         });
         ids.extend(&new.tokens);

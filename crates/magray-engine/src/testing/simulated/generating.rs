@@ -2,7 +2,7 @@
 //! another goes on with bit by bit.
 
 use super::{Shared, duration};
-use crate::executors::decoder_model::{DecoderModel, GPU_PASSES, SequenceRoom};
+use crate::executors::decoder_model::{DecoderModel, SequenceRoom};
 use crate::executors::native::NativeModel;
 use crate::executors::{Failure, NewTokens, SequenceStep};
 use crate::gpu::GpuError;
@@ -40,7 +40,7 @@ impl SimulatedDecoder {
         let taken = Taken { device: Arc::clone(device), bytes };
         std::thread::sleep(duration(bytes, gpu.load_us_per_mib));
         let cpu = Arc::new(Cpu::new(Some(CpuPath::Portable), Some(1)).map_err(Failure::of_model)?);
-        let room = SequenceRoom { kv_bytes: gpu.kv_bytes, kv, passes_max: GPU_PASSES };
+        let room = SequenceRoom { kv_bytes: gpu.kv_bytes, kv };
         let model = DecoderModel::load(&cpu, cpu.decoder(), spec, room, |never| match never {}, Box::new(()))?;
         Ok(Self { model, taken })
     }

@@ -35,7 +35,8 @@ fn to_worker() -> Vec<ToWorker<'static>> {
     let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, output: Output::Tokens, extent: EXTENT };
     let search = VectorSearch { query: vec![1.0; 3], rows: 9, most: 4, is_filtered: true, is_exact: false };
     let steps = [(1, 0, 0), (u64::MAX, 7, 3)];
-    let steps = steps.map(|(sequence, from, new_tokens_max)| TurnStep { sequence, from, new_tokens_max });
+    let steps =
+        steps.map(|(sequence, from, new_tokens_max)| TurnStep { sequence, from, new_tokens_max, passes_max: 3 });
     let sampling =
         |constraint| Sampling { logprobs: Some(20), logit_bias: vec![(3, -0.5)], constraint, ..Sampling::default() };
     let choices = Constraint::Choices(vec!["a".to_owned(), "\u{e9}".to_owned()]);

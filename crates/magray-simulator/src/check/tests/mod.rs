@@ -130,7 +130,7 @@ impl Books {
     fn start(&mut self, batch: u64, device: DeviceId, sequences: std::ops::Range<u32>) -> Verdict {
         let steps = vec![Step { request: RequestId(0), sequences, span: Span::Whole }];
         let expected = Duration::from_micros(1);
-        self.told(Action::Start { device, batch: BatchId(batch), steps, expected, is_followed: false })
+        self.told(Action::Start { device, batch: BatchId(batch), steps, passes: 1, expected, is_followed: false })
     }
 
     fn finish(&mut self, batch: u64) {

@@ -144,7 +144,8 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
                 rounds.push(run);
             }
         }
-        rounds.sort_by(|a, b| a.tokens_per_s().total_cmp(&b.tokens_per_s()));
+        // Where streams have one token each, none has a rate.
+        rounds.sort_by(|a, b| a.tokens_per_s().total_cmp(&b.tokens_per_s()).then(b.took().cmp(&a.took())));
         let report = rounds[rounds.len() / 2].report(&name, args);
         if args.json {
             let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
@@ -252,11 +253,15 @@ impl Run {
         if took > 0.0 { between as f64 / took } else { 0.0 }
     }
 
+    /// From the first request to the last token.
+    fn took(&self) -> Duration {
+        self.tokens.iter().flatten().max().copied().unwrap_or_default()
+    }
+
     fn report(&self, model: &str, args: &BenchGenerateArgs) -> Report {
         let firsts = self.tokens.iter().filter_map(|times| times.first().copied());
         let gaps = self.tokens.iter().flat_map(|times| times.windows(2).map(|pair| pair[1] - pair[0]));
         let (firsts, gaps) = (sorted(firsts), sorted(gaps));
-        let last = self.tokens.iter().flatten().max().copied().unwrap_or_default();
         Report {
             model: model.to_owned(),
             device: self.device.clone(),
@@ -268,7 +273,7 @@ impl Run {
             gap_p50_ms: percentile(&gaps, 0.5),
             gap_p99_ms: percentile(&gaps, 0.99),
             gap_max_ms: percentile(&gaps, 1.0),
-            total_s: last.as_secs_f64(),
+            total_s: self.took().as_secs_f64(),
             proposed: self.speculation.proposed,
             accepted: self.speculation.accepted,
         }

@@ -39,6 +39,7 @@ mod tei;
 mod text_cache;
 mod tls;
 mod tokens;
+mod trace_format;
 mod traces;
 mod ui;
 mod vector_stores;

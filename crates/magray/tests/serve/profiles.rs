@@ -1,7 +1,6 @@
 //! What `--profile` writes: every request and batch, as the format of Chrome's traces has it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -10,7 +9,10 @@ use std::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::rig::{Server, Setup};
+use crate::{
+    rig::{Server, Setup},
+    trace_format::check,
+};
 
 fn profiled(setup: Setup) -> (Server, PathBuf) {
     let path = PathBuf::from(setup.file("trace.json", "what was there before"));
@@ -21,36 +23,6 @@ fn ask(server: &Server, requests: usize) {
     for at in 0..requests {
         server.post("/embed", &json!({"inputs": [format!("river {at}"), "cat"]}).to_string()).ok();
     }
-}
-
-/// Checks events by the rules of the format; how many there are of each name and phase.
-fn check(events: &[Value]) -> BTreeMap<(String, String), usize> {
-    let (mut counts, mut open, mut tracks) =
-        (BTreeMap::new(), BTreeSet::new(), BTreeMap::<u64, Vec<(f64, f64)>>::new());
-    for event in events {
-        let text = |key: &str| event[key].as_str().unwrap_or_else(|| panic!("{key} of {event}")).to_owned();
-        let number = |key: &str| event[key].as_f64().unwrap_or_else(|| panic!("{key} of {event}"));
-        let (name, phase) = (text("name"), text("ph"));
-        assert!(event["pid"].is_u64() && event["args"].is_object(), "{event}");
-        match phase.as_str() {
-            "M" => assert!(event["args"]["name"].is_string(), "{event}"),
-            "X" => tracks.entry(number("tid") as u64).or_default().push((number("ts"), number("dur"))),
-            "b" => assert!(open.insert((text("cat"), text("id"), name.clone())), "{event} has begun"),
-            "e" => assert!(open.remove(&(text("cat"), text("id"), name.clone())), "{event} has not begun"),
-            "C" | "i" => assert!(number("ts") >= 0.0),
-            _ => panic!("{event}"),
-        }
-        *counts.entry((name, phase)).or_default() += 1;
-    }
-    assert!(open.is_empty(), "{open:?}");
-    for slices in tracks.values_mut() {
-        slices.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for pair in slices.windows(2) {
-            // Times have three digits behind the point.
-            assert!(pair[0].0 + pair[0].1 <= pair[1].0 + 0.002, "{pair:?} overlap");
-        }
-    }
-    counts
 }
 
 fn summary(path: &Path) -> Value {
@@ -69,7 +41,7 @@ fn a_thousand_requests_are_in_it_and_the_format_is_kept() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0), "{}", server.said());
     let events: Vec<Value> = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    let counts = check(&events);
+    let counts = check(&events).unwrap_or_else(|reason| panic!("{reason}"));
     let count = |name: &str, phase: &str| counts.get(&(name.to_owned(), phase.to_owned())).copied().unwrap_or(0);
     assert_eq!((count("request", "b"), count("POST /embed", "b")), (REQUESTS, REQUESTS + 1));
     assert!(count("batch", "X") >= REQUESTS && count("load", "X") == 1, "{counts:?}");

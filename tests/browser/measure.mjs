@@ -1,14 +1,11 @@
 // Measures the page: what its budgets are about, a line for each figure with its bar.
 // Judges nothing that the tests judge, and is no part of the checks: its figures are of one machine.
 
-import { spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { readFileSync, readdirSync } from "node:fs";
 import { get } from "node:http";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { gzipSync } from "node:zlib";
-import { addManyPoints, framesWhileMoved, launch, open, serve, until, work } from "./page_parts.mjs";
+import { addManyPoints, demonstrate, framesWhileMoved, launch, open, serve, until, work } from "./page_parts.mjs";
 
 const PARTS = { size, paint, viewers, killed, map, demo };
 const asked = process.argv.slice(2);
@@ -188,20 +185,14 @@ async function demo() {
   const browser = await launch();
   const [started, looked] = [[], []];
   for (let round = 0; round < 5; round += 1) {
-    const home = mkdtempSync(join(tmpdir(), "magray-demo-"));
     const began = Date.now();
-    const child = spawn(process.env.MAGRAY_BIN, ["demo", "--json", "--port", "0"], { cwd: home, env: { PATH: process.env.PATH, HOME: home }, stdio: ["ignore", "pipe", "ignore"] });
-    const ended = new Promise((over) => child.on("exit", over));
-    const told = createInterface({ input: child.stdout });
-    const first = await new Promise((found) => told.on("line", (line) => JSON.parse(line).event === "started" && found(JSON.parse(line))));
+    const server = await demonstrate();
     started.push((Date.now() - began) / 1000);
-    const { page, close } = await open(browser, new URL(first.page).origin);
+    const { page, close } = await open(browser, server.url);
     await page.waitForSelector("[data-metric]");
     looked.push((Date.now() - began) / 1000);
     await close();
-    child.kill("SIGINT");
-    await ended;
-    rmSync(home, { recursive: true, force: true });
+    await server.summary();
   }
   tell("magray demo to the first figures on the page, s", spread(looked, 2), "5 s", Math.max(...looked) <= 5);
   console.log(`      until it listens, s: ${spread(started, 2)}`);

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { createServer } from "node:http";
 import { join } from "node:path";
-import { ELSEWHERE, addManyPoints, axe, different, framesWhileMoved, launch, metrics, open, serve, shown, until, work } from "./page_parts.mjs";
+import { ELSEWHERE, addManyPoints, axe, demonstrate, different, framesWhileMoved, launch, metrics, open, serve, shown, until, work } from "./page_parts.mjs";
 
 const argument = (name) => {
   const at = process.argv.indexOf(name);
@@ -38,7 +38,7 @@ const browser = await launch();
 let server = null;
 let load = null;
 try {
-  if (only !== "keys") {
+  if (only === null || only in PARTS) {
     server = await serve({ flags: ["--device", "prefer-gpu", "--simulated-gpus", "2"] });
     await seed(server);
     if (images) await imageOfACollection();
@@ -48,6 +48,7 @@ try {
     await end(server);
   }
   if ((only ?? "keys") === "keys") await keys();
+  if ((only ?? "demo") === "demo") await faultsOfADemonstration();
 } catch (error) {
   await tellWhatIsThere(error);
   process.exit(1);
@@ -349,7 +350,7 @@ async function aSilentServer() {
 async function aKilledWorker() {
   const state = () => server.ask("GET", "/ui/state");
   load = work(server);
-  const { page, close } = await open(browser, server.url, { height: 1300 });
+  const { page, close } = await open(browser, server.url, { height: 1400 });
   let seen = 0;
   let fate = null;
   // A worker that ends between two batches had no request: then the next is killed.
@@ -376,6 +377,26 @@ async function aKilledWorker() {
   assert.equal(fate.answered, fate.requests, JSON.stringify(fate));
   clean(await close(), "a killed worker");
   holds(`a worker killed by -9 was shown after ${seen} ms: ${fate.requests} requests, ${fate.answered} answered all the same, none lost of ${load.answered()}`);
+}
+
+/** A simulated GPU is killed by a button, and the page says what became of its requests. */
+async function faultsOfADemonstration() {
+  server = await demonstrate(["--rate", "60", "--faults", "none"]);
+  for (const [dark, width] of [[false, 1360], [true, 390]]) {
+    const { page, go, close } = await open(browser, server.url, { dark, width });
+    await go("faults");
+    const told = () => page.$$eval("[data-incident]", (all) => all.length);
+    const before = await until("the view is there", () => page.$(".fault-list")).then(told);
+    await page.getByRole("button", { name: "Kill its worker of sim:0" }).click();
+    await until("an incident", async () => (await told()) > before);
+    await page.waitForFunction(() => document.querySelector("[data-incident]").textContent.includes("back after"));
+    clean(await axe(page), "axe in faults");
+    await picture(page, `faults-${dark ? "phone" : "light"}`);
+    clean(await close(), "faults");
+  }
+  const { lost, wrong, sent } = await server.summary();
+  assert.deepEqual([lost, wrong], [0, 0]);
+  holds(`a worker killed by a button: none lost or wrong of the ${sent} requests of a demonstration`);
 }
 
 async function phone() {

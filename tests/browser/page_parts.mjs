@@ -6,6 +6,7 @@ import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 
 const require = createRequire(import.meta.url);
 const { chromium } = require("playwright-core");
@@ -53,6 +54,29 @@ export async function serve({ flags = [], env = {} } = {}) {
       child.kill("SIGTERM");
     });
   return { url, ask, stop, pid: child.pid, said: () => said, ended: () => child.exitCode !== null || child.signalCode !== null };
+}
+
+/** Starts a demonstration as a new user has it, in an empty home. */
+export async function demonstrate(flags = []) {
+  const home = mkdtempSync(join(tmpdir(), "magray-demo-"));
+  const child = spawn(process.env.MAGRAY_BIN, ["demo", "--json", "--port", "0", ...flags], { cwd: home, env: { PATH: process.env.PATH, HOME: home }, stdio: ["ignore", "pipe", "ignore"] });
+  const ended = new Promise((over) => child.on("exit", over));
+  process.on("exit", () => {
+    child.kill("SIGKILL");
+    rmSync(home, { recursive: true, force: true });
+  });
+  const told = [];
+  const event = (name) => until(`'${name}'`, () => told.find((line) => line.event === name));
+  createInterface({ input: child.stdout }).on("line", (line) => told.push(JSON.parse(line)));
+  const url = new URL((await event("started")).page).origin;
+  /** Ends it, and answers what came of its requests. */
+  const summary = async () => {
+    child.kill("SIGINT");
+    const found = await event("summary");
+    await ended;
+    return found;
+  };
+  return { url, summary, said: () => told.slice(-20).map((line) => JSON.stringify(line)).join("\n"), ended: () => child.exitCode !== null || child.signalCode !== null };
 }
 
 export function launch() {

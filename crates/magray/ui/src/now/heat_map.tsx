@@ -5,7 +5,7 @@ import { Card, Empty, useWidth } from "../parts";
 import { quantile, seconds } from "../state/numbers";
 import { type Minute, SECONDS } from "./minute";
 
-const ROW = 21;
+const ROW = 19;
 const LEFT = 54;
 const BELOW = 18;
 

@@ -71,11 +71,13 @@ function Tiles(props: { now: Snapshot; minute: Minute; requests: number[]; token
     const found = quantile(minute.latencies, now.latency_bounds_ms, part);
     return found === null ? "–" : seconds(found / 1000);
   };
+  // Each stays on one line.
+  const within = (part: number) => `${part * 100} % within ${latency(part)}`.replaceAll(" ", "\u00a0");
   return (
     <div class="tiles">
       <Tile name="Requests a second" value={count(lately(props.requests))} below={`${count(engine.performance.requests)} in the last minute`} />
       <Tile name="Tokens a second" value={count(lately(props.tokens))} below={`${count(engine.performance.texts_per_s)} texts a second`} />
-      <Tile name="Latency" value={latency(0.5)} below={`95\u00a0% within ${latency(0.95)}, 99\u00a0% within ${latency(0.99)}`} />
+      <Tile name="Latency" value={latency(0.5)} below={`${within(0.95)}, ${within(0.99)}`} />
       <Tile
         name="In the queue"
         value={String(engine.requests)}

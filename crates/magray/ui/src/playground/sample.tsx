@@ -27,7 +27,7 @@ export function Sample({ route, body, streams }: { route: string; body: unknown;
 function curl(route: string, body: unknown, streams?: boolean): string {
   const key = savedKey() ? ` \\\n  -H "Authorization: Bearer $MAGRAY_KEY"` : "";
   const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
-  return `curl -s${streams ? "N" : ""} ${address(route)} \\\n  -H 'Content-Type: application/json'${key} \\\n  -d '${json}'`;
+  return `curl -s${streams ? "N" : ""} \\\n  ${address(route)} \\\n  -H 'Content-Type: application/json'${key} \\\n  -d '${json}'`;
 }
 
 function python(route: string, body: unknown, streams?: boolean): string {

@@ -8,6 +8,28 @@ use std::process::Command;
 /// A C compiler and linker that has the symbols of every glibc; the newest of the series that cargo-zigbuild was made for.
 const ZIG: &str = "ziglang==0.15.2";
 const ZIGBUILD: &str = "cargo-zigbuild==0.24.0";
+/// Crates of what is published that compute nothing for long, and are most of its bytes: optimised for size.
+const SMALL: &[&str] = &[
+    "clap_builder",
+    "clap_complete",
+    "clap_mangen",
+    "html5gum",
+    "lopdf",
+    "magray",
+    "magray-python",
+    "minijinja",
+    "opentelemetry",
+    "opentelemetry-otlp",
+    "opentelemetry_sdk",
+    "parquet",
+    "ratatui-core",
+    "ratatui-widgets",
+    "rmcp",
+    "rustyline",
+    "saphyr-parser",
+    "schemars",
+    "utoipa",
+];
 /// Debian 10, RHEL 8, and manylinux_2_28.
 pub(crate) const GLIBC: &str = "2.28";
 
@@ -30,6 +52,12 @@ pub(crate) fn build(root: &Path, crates: &[&str]) -> Result<PathBuf, Outcome> {
         cargo.args(["--package", name]);
     }
     cargo.args(["--target", &format!("{}.{GLIBC}", target())]);
+    for name in SMALL {
+        cargo.args(["--config", &format!(r#"profile.release.package."{name}".opt-level="s""#)]);
+    }
+    for name in crates {
+        cargo.args(["--config", &format!(r#"profile.release.package."{name}".strip="symbols""#)]);
+    }
     // Else it looks for a zig of the user's.
     cargo.env("CARGO_ZIGBUILD_ZIG_PATH", zig.0.join("ziglang/zig"));
     done(step::passes(&mut cargo, "mend the errors above"))?;

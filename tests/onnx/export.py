@@ -5,6 +5,7 @@ Needs the packages onnx and numpy, and neither torch nor the library that the mo
 
     tests/onnx/export.py FOLDER OUT            a graph with one row for each token, in OUT/onnx/model.onnx
     tests/onnx/export.py FOLDER OUT --external the same with its weights in a file beside it
+    tests/onnx/export.py FOLDER OUT --fused    attention as one operation of ONNX Runtime's own, for comparisons with it at its best
 """
 
 import argparse
@@ -18,6 +19,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
+# The operations of ONNX Runtime that are none of ONNX.
+RUNTIME = "com.microsoft"
+KINDS = ["query", "key", "value"]
 # What a folder has beside its weights.
 SETTINGS = ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "modules.json"]
 SETTINGS += ["config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"]
@@ -29,8 +33,9 @@ def main():
     parser.add_argument("folder", type=Path, help="a model's folder")
     parser.add_argument("out", type=Path, help="where the ONNX form goes")
     parser.add_argument("--external", action="store_true", help="put the weights into a file of their own")
+    parser.add_argument("--fused", action="store_true", help="write attention as ONNX Runtime's own operation")
     arguments = parser.parse_args()
-    model = export(arguments.folder)
+    model = export(arguments.folder, arguments.fused)
     target = arguments.out / "onnx" / "model.onnx"
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = dict(save_as_external_data=True, location="model.onnx_data", size_threshold=0) if arguments.external else {}
@@ -41,15 +46,29 @@ def main():
             shutil.copy(arguments.folder / name, arguments.out / name)
 
 
-def export(folder):
+def export(folder, is_fused=False):
     """The graph of the model in a folder."""
     config = json.loads((folder / "config.json").read_text())
     if config["model_type"] != "bert" or config.get("hidden_act", "gelu") != "gelu":
         raise SystemExit(f"{folder}: only BERT with the activation gelu is written")
     graph = Graph(read_weights(folder / "model.safetensors"))
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    epsilon, width = config.get("layer_norm_eps", 1e-12), hidden // heads
+    epsilon = config.get("layer_norm_eps", 1e-12)
     x = embeddings(graph, epsilon)
+    attend = fused_attention(graph, heads) if is_fused else attention(graph, heads, hidden)
+    for layer in range(config["num_hidden_layers"]):
+        name = f"encoder.layer.{layer}."
+        attended = graph.linear(attend(x, f"{name}attention.self"), f"{name}attention.output.dense")
+        x = graph.norm(graph.node("Add", [attended, x]), f"{name}attention.output.LayerNorm", epsilon)
+        up = gelu(graph, graph.linear(x, f"{name}intermediate.dense"))
+        x = graph.norm(graph.node("Add", [graph.linear(up, f"{name}output.dense"), x]), f"{name}output.LayerNorm", epsilon)
+    graph.node("Identity", [x], output="last_hidden_state")
+    return graph.model(hidden)
+
+
+def attention(graph, heads, hidden):
+    """Writes the attention of a layer in operations of ONNX."""
+    width = hidden // heads
     # 0 where a token is, and nearly minus infinity where padding is.
     mask = graph.node("Cast", ["attention_mask"], to=TensorProto.FLOAT)
     mask = graph.node("Sub", [graph.constant(np.float32(1)), mask])
@@ -57,11 +76,11 @@ def export(folder):
     mask = graph.node("Unsqueeze", [mask, graph.constant(np.array([1, 2], np.int64))])
     split = graph.constant(np.array([0, 0, heads, width], np.int64))
     joined = graph.constant(np.array([0, 0, hidden], np.int64))
-    for layer in range(config["num_hidden_layers"]):
-        name = f"encoder.layer.{layer}."
+
+    def attend(x, name):
         part = {}
-        for kind in ["query", "key", "value"]:
-            projected = graph.linear(x, f"{name}attention.self.{kind}")
+        for kind in KINDS:
+            projected = graph.linear(x, f"{name}.{kind}")
             shaped = graph.node("Reshape", [projected, split])
             order = [0, 2, 3, 1] if kind == "key" else [0, 2, 1, 3]
             part[kind] = graph.node("Transpose", [shaped], perm=order)
@@ -69,12 +88,22 @@ def export(folder):
         scores = graph.node("Mul", [scores, graph.constant(np.float32(width**-0.5))])
         weights = graph.node("Softmax", [graph.node("Add", [scores, mask])], axis=-1)
         context = graph.node("Transpose", [graph.node("MatMul", [weights, part["value"]])], perm=[0, 2, 1, 3])
-        attended = graph.linear(graph.node("Reshape", [context, joined]), f"{name}attention.output.dense")
-        x = graph.norm(graph.node("Add", [attended, x]), f"{name}attention.output.LayerNorm", epsilon)
-        up = gelu(graph, graph.linear(x, f"{name}intermediate.dense"))
-        x = graph.norm(graph.node("Add", [graph.linear(up, f"{name}output.dense"), x]), f"{name}output.LayerNorm", epsilon)
-    graph.node("Identity", [x], output="last_hidden_state")
-    return graph.model(hidden)
+        return graph.node("Reshape", [context, joined])
+
+    return attend
+
+
+def fused_attention(graph, heads):
+    """Writes the attention of a layer as one operation, which ONNX Runtime alone has."""
+    mask = graph.node("Cast", ["attention_mask"], to=TensorProto.INT32)
+
+    def attend(x, name):
+        of_all = lambda part: [graph.weights[f"{name}.{kind}.{part}"].astype(np.float32) for kind in KINDS]
+        weight = graph.initializer(f"{name}.weight", np.concatenate([rows.T for rows in of_all("weight")], axis=1))
+        bias = graph.initializer(f"{name}.bias", np.concatenate(of_all("bias")))
+        return graph.node("Attention", [x, weight, bias, mask], domain=RUNTIME, num_heads=heads)
+
+    return attend
 
 
 def embeddings(graph, epsilon):
@@ -134,7 +163,9 @@ class Graph:
         shape = ["batch", "tokens", hidden]
         outputs = [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, shape)]
         graph = helper.make_graph(self.nodes, "bert", inputs, outputs, self.initializers)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="magray")
+        domains = {node.domain for node in self.nodes}
+        opsets = [helper.make_opsetid(domain, OPSET if domain == "" else 1) for domain in sorted(domains)]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="magray")
         # The version that the opset came with: older libraries read it too.
         model.ir_version = 8
         onnx.checker.check_model(model)

@@ -5,8 +5,9 @@ use super::arguments::{Argument, Finish};
 use crate::cuda::decoder_kernels::DecoderKernel;
 use crate::cuda::device::Cuda;
 use crate::cuda::device_error::DeviceError;
-use crate::cuda::function::LaunchShape;
+use crate::cuda::function::{Function, LaunchShape};
 use crate::cuda::stream::{Graph, Stream};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 
 /// Recordings kept; beyond it all are dropped, and made again as they are needed.
@@ -31,8 +32,7 @@ impl Launch {
         })
     }
 
-    fn put(&self, cuda: &Cuda, stream: &Stream, overlaps: bool) -> Result<(), DeviceError> {
-        let function = cuda.function(&self.kernel.spec())?;
+    fn put(&self, function: &Function, cuda: &Cuda, stream: &Stream, overlaps: bool) -> Result<(), DeviceError> {
         let mut passed = self.arguments.iter().map(|argument| argument.passed()).collect::<Result<Vec<_>, _>>()?;
         let mut pointers: Vec<*mut c_void> = passed.iter_mut().map(super::arguments::Passed::pointer).collect();
         let shape = LaunchShape { overlaps, ..self.shape };
@@ -50,6 +50,13 @@ pub(super) struct Recordings {
     known: Vec<(Vec<Launch>, Graph)>,
     /// The last step that was not recorded.
     last: Vec<Launch>,
+    functions: Functions,
+}
+
+/// Kernels that were made.
+#[derive(Debug, Default)]
+struct Functions {
+    made: BTreeMap<DecoderKernel, Function>,
 }
 
 impl Recordings {
@@ -73,18 +80,18 @@ impl Recordings {
         let known = self.known.iter().position(|(known, _)| known == launches);
         if known.is_none() && !kept && self.last != launches {
             self.last = launches.to_vec();
-            prepare(cuda, launches)?;
-            return put_all(cuda, stream, launches);
+            self.functions.prepare(cuda, launches)?;
+            return self.functions.put_all(cuda, stream, launches);
         }
         let at = match known {
             Some(at) => at,
             None => {
-                prepare(cuda, launches)?;
+                self.functions.prepare(cuda, launches)?;
                 if self.known.len() >= MOST_RECORDINGS {
                     self.known.clear();
                 }
                 stream.begin_recording()?;
-                let put = put_all(cuda, stream, launches);
+                let put = self.functions.put_all(cuda, stream, launches);
                 let graph = stream.end_recording();
                 put?;
                 self.known.push((launches.to_vec(), graph?));
@@ -95,19 +102,29 @@ impl Recordings {
     }
 }
 
-fn put_all(cuda: &Cuda, stream: &Stream, launches: &[Launch]) -> Result<(), DeviceError> {
-    for (i, launch) in launches.iter().enumerate() {
-        // The first waits for the copy of the batch, which does not know such an order.
-        launch.put(cuda, stream, cuda.overlaps() && i > 0 && !launch.is_strict)?;
+impl Functions {
+    /// Puts kernels that were prepared into the stream.
+    fn put_all(&self, cuda: &Cuda, stream: &Stream, launches: &[Launch]) -> Result<(), DeviceError> {
+        for (i, launch) in launches.iter().enumerate() {
+            // The first waits for the copy of the batch, which does not know such an order.
+            launch.put(&self.made[&launch.kernel], cuda, stream, cuda.overlaps() && i > 0 && !launch.is_strict)?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Makes the kernels on all cores, with those that other numbers of rows take in their place: a later step must not wait for a compiler.
-fn prepare(cuda: &Cuda, launches: &[Launch]) -> Result<(), DeviceError> {
-    let mut kernels: Vec<DecoderKernel> = launches.iter().flat_map(|launch| launch.kernel.siblings()).collect();
-    kernels.sort_unstable();
-    kernels.dedup();
-    let specs: Vec<_> = kernels.iter().map(|kernel| kernel.spec()).collect();
-    cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))
+    /// Makes the kernels on all cores, with those that other numbers of rows take in their place: a later step must not wait for a compiler.
+    fn prepare(&mut self, cuda: &Cuda, launches: &[Launch]) -> Result<(), DeviceError> {
+        if launches.iter().all(|launch| self.made.contains_key(&launch.kernel)) {
+            return Ok(());
+        }
+        let mut kernels: Vec<DecoderKernel> = launches.iter().flat_map(|launch| launch.kernel.siblings()).collect();
+        kernels.sort_unstable();
+        kernels.dedup();
+        let specs: Vec<_> = kernels.iter().map(|kernel| kernel.spec()).collect();
+        cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))?;
+        for (kernel, spec) in kernels.into_iter().zip(&specs) {
+            self.made.insert(kernel, cuda.function(spec)?);
+        }
+        Ok(())
+    }
 }

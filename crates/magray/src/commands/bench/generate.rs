@@ -244,13 +244,15 @@ impl Run {
         Ok(Self { tokens, device: devices.join(", "), speculation })
     }
 
-    /// New tokens a second while all streams ran; 0 where they never did.
+    /// New tokens a second of all streams together, each from the moment when all had begun to its own last token; 0 where one had
+    /// ended by then. Tokens arrive in bursts, which are read one stream after the other: an end for all would cut the last burst in two.
     fn tokens_per_s(&self) -> f64 {
-        let from = self.tokens.iter().filter_map(|times| times.first()).max().copied().unwrap_or_default();
-        let to = self.tokens.iter().filter_map(|times| times.last()).min().copied().unwrap_or_default();
-        let between = self.tokens.iter().flatten().filter(|time| **time > from && **time <= to).count();
-        let took = to.saturating_sub(from).as_secs_f64();
-        if took > 0.0 { between as f64 / took } else { 0.0 }
+        let begun = self.tokens.iter().filter_map(|times| times.first()).max().copied().unwrap_or_default();
+        let rate = |times: &Vec<Duration>| {
+            let took = times.last()?.checked_sub(begun).filter(|took| !took.is_zero())?;
+            Some(times.iter().filter(|time| **time > begun).count() as f64 / took.as_secs_f64())
+        };
+        self.tokens.iter().map(rate).sum::<Option<f64>>().unwrap_or(0.0)
     }
 
     /// From the first request to the last token.
@@ -347,6 +349,8 @@ mod tests {
         let both = run(&[&[10, 20, 30, 40], &[20, 30, 40, 50, 60]]);
         assert!((both.tokens_per_s() - 200.0).abs() < 1e-9, "{}", both.tokens_per_s());
         assert!(run(&[&[10], &[20]]).tokens_per_s().abs() < 1e-9, "they were never side by side");
+        let bursts = run(&[&[0, 100, 100, 200, 200], &[0, 100, 100, 201, 201]]);
+        assert!((bursts.tokens_per_s() - 40.0).abs() < 0.2, "{}", bursts.tokens_per_s());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use magray_core::pool::PoolStats;
+use magray_core::{ledger::Owner, pool::PoolStats};
 use magray_engine::{
     DeviceName, OnnxProvider,
     engine::{DeviceState, DeviceStatus, Engine, LastError, ModelStatus, ModelView, Recent, Residency, Status},
@@ -263,6 +263,8 @@ impl DeviceReport {
         let memory = device.memory.filter(|_| device.pid.is_some());
         let total = device.memory.map(|memory| memory.total).filter(|total| *total > 0);
         let limit = |total: u64| memory_limit.map_or(total, |limit| limit.min(total));
+        let accounts = device.schedule.accounts.iter();
+        let context = accounts.filter(|(owner, _)| *owner == Owner::Context).map(|(_, bytes)| bytes).sum::<u64>();
         let (schedule, health) = (&device.schedule, device.health.as_ref());
         let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
         Self {
@@ -276,7 +278,7 @@ impl DeviceReport {
             memory_total_bytes: total,
             memory_used_bytes: has_memory.then(|| memory.map_or(0, |memory| memory.allocated)),
             memory_peak_bytes: has_memory.then_some(device.memory_peak),
-            memory_reserved_bytes: has_memory.then(|| memory.map_or(0, |memory| memory.reserved)),
+            memory_reserved_bytes: has_memory.then(|| memory.map_or(0, |memory| memory.reserved + context)),
             memory_limit_bytes: total.map(limit),
             memory_used_by_all_bytes: health.and_then(|health| health.memory_used_bytes),
             memory_step: schedule.memory_step.code().to_owned(),

@@ -13,7 +13,7 @@ fn chat(faults: &str) -> Chat {
 
 fn body(seed: usize) -> String {
     json!({
-        "model": "tiny", "prompt": format!("stream number {seed}"), "max_tokens": 60, "stream": true, "seed": seed,
+        "model": "tiny", "prompt": format!("stream number {seed}"), "max_tokens": 180, "stream": true, "seed": seed,
         "temperature": if seed.is_multiple_of(2) { 0.0 } else { 0.9 }, "stream_options": {"include_usage": true},
     })
     .to_string()

@@ -144,7 +144,7 @@ fn what_readers_of_traces_drop_is_refused() {
     let counter = json!({"name": "a", "ph": "C", "pid": 1, "ts": 1.0, "args": {"used": 1}});
     let instant = json!({"name": "a", "ph": "i", "s": "t", "pid": 1, "tid": 1, "ts": 1.0});
     let whole = [slice(1.0), slice(3.0), edge("b", 1.0), edge("e", 1.0), counter.clone(), instant.clone()];
-    let all = |events: &[Value]| check(&[&[track.clone()], events].concat());
+    let all = |events: &[Value]| check(&[std::slice::from_ref(&track), events].concat());
     assert_eq!(all(&whole).unwrap().values().sum::<usize>(), 7);
     let broken: [(&[Value], &str); 14] = [
         (&[slice(1.0), slice(2.0)], "overlap"),
@@ -160,7 +160,7 @@ fn what_readers_of_traces_drop_is_refused() {
         (&[with(edge("b", 1.0), "id", json!(""))], "id is a text"),
         (&[with(counter, "args", json!({"used": null}))], "a value of a counter"),
         (&[with(instant, "s", json!("x"))], "the scope"),
-        (&[track.clone()], "it has a name already"),
+        (std::slice::from_ref(&track), "it has a name already"),
     ];
     for (events, reason) in broken {
         let refused = all(events).unwrap_err();

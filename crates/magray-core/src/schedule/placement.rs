@@ -346,7 +346,10 @@ fn room(of: Outlook<'_>, id: DeviceId, bucket: BucketKey, cost: Cost, time_max_u
     if bucket.phase.is_turn() {
         room.time_max_us = micros(of.cx.options.generation.turn_max);
         let goes_on = |key: BucketKey| key.phase == Phase::Next(id);
-        if device.spec().kind == DeviceKind::Gpu && of.requests.queue().partners(bucket, id).any(goes_on) {
+        // Where one token takes most of that time, nothing would be left for prompts.
+        let leaves_room = 2.0 * cost.of(Load { tokens: 1, texts: 1 }) <= beside_us(of);
+        let is_gpu = device.spec().kind == DeviceKind::Gpu;
+        if is_gpu && leaves_room && of.requests.queue().partners(bucket, id).any(goes_on) {
             room.time_max_us = beside_us(of);
         }
         if sabotaged!(of.cx, OverlongTurn) {

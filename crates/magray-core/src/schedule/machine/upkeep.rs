@@ -301,7 +301,11 @@ impl Machine {
     pub(super) fn on_not_loaded(&mut self, id: DeviceId, model: ModelId, failure: Failure, actions: &mut Vec<Action>) {
         let (now, is_gpu) = (self.cx.now, self.devices.in_workers().contains(id));
         let at = (id, model);
-        let Some(trouble) = self.residency.not_loaded(at, failure, is_gpu, now, actions) else { return };
+        let Some(trouble) = self.residency.not_loaded(at, failure, is_gpu, now) else { return };
+        // The memory of a worker that is ending is free soon.
+        if failure == Failure::OutOfMemory && is_gpu && self.devices.health(id).takes_orders() {
+            actions.push(Action::Trim { device: id });
+        }
         self.devices.health_mut(id).note_sign(now);
         if let Some(trouble) = trouble {
             self.take_out(id, trouble, actions);

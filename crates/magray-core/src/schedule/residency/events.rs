@@ -184,7 +184,6 @@ impl Residency {
         failure: Failure,
         is_gpu: bool,
         now: Moment,
-        actions: &mut Vec<Action>,
     ) -> Option<Option<Trouble>> {
         let Some(Stage::Loading { is_restored, .. }) = self.stage(id, model) else { return None };
         self.unsettle();
@@ -200,7 +199,6 @@ impl Residency {
                 if is_gpu {
                     let until = resident.tries.next_at + DOUBT;
                     memory.out_of_memory(until);
-                    actions.push(Action::Trim { device: id });
                 }
                 return Some(None);
             }

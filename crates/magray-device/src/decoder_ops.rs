@@ -279,6 +279,20 @@ pub trait DecoderOps {
     fn feeds_back(&self) -> bool {
         false
     }
+
+    /// The weights are about to leave: waits until nothing runs, and gives back what steps soon have again. Recordings stay. Pages that are
+    /// let go of before this are given back with it.
+    fn rest(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Gives back all memory that steps have taken; the next ones take what they need.
+    fn trim(&mut self) {}
+
+    /// Memory of the device that steps have taken, these activations included.
+    fn held_bytes(&self, _acts: &[&Self::Acts]) -> u64 {
+        0
+    }
 }
 
 /// The index of the largest of some logits, the first of equal ones; `u32::MAX` where one is not finite.

@@ -178,10 +178,15 @@ impl Context {
 
     /// Gives all unused memory back to the driver.
     pub fn trim(&self) {
-        self.with_memory(|memory| memory.trim_all());
+        self.trim_device();
         if self.bind().is_ok() {
             self.pinned().trim_all();
         }
+    }
+
+    /// The same of GPU memory alone: page-locked memory takes longer to come by again.
+    pub(super) fn trim_device(&self) {
+        self.with_memory(|memory| memory.trim_all());
     }
 
     /// Maintenance, to be called about once a second: gives back what was unused for this many calls, and joins scattered

@@ -53,7 +53,7 @@ impl Linear {
 }
 
 /// Floats with zeros behind them.
-fn put_vector(site: &Site<'_>, values: Vec<f32>, padded: usize) -> WeightSlice {
+pub(super) fn put_vector(site: &Site<'_>, values: Vec<f32>, padded: usize) -> WeightSlice {
     site.put(&Arc::new(Matrix::vector(values, padded)), Form::Numbers(Number::F32))
 }
 

@@ -18,7 +18,7 @@ impl Cuda {
     }
 
     /// Puts a few layers into a block of their own.
-    fn once<T>(&self, put: impl Fn(&Site<'_>) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+    pub(super) fn once<T>(&self, put: impl Fn(&Site<'_>) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
         let measured = Site::measuring(self);
         put(&measured)?;
         let site = Site::small(self, measured.bytes())?;

@@ -129,10 +129,21 @@ pub(crate) struct Model<D: DecoderDevice> {
 
 impl<D: DecoderDevice> Model<D> {
     pub(crate) fn new(device: &D, kind: Kind, pages: usize, seed: u64) -> Self {
+        Self::packed(device, device, kind, pages, seed)
+    }
+
+    /// The same with layers that another device has packed for this one's operations.
+    pub(crate) fn packed<P: DecoderDevice<Ops = D::Ops, Error = D::Error>>(
+        device: &D,
+        packer: &P,
+        kind: Kind,
+        pages: usize,
+        seed: u64,
+    ) -> Self {
         let Kind { hidden, ffn, heads, kv_heads, head_size, .. } = kind;
         let norm = |size: usize, seed: u64| {
             let gain = numbers(size, seed).iter().map(|x| 1.0 + 0.3 * x).collect();
-            device.rms_norm(gain, 1e-5).expect("the norm is taken over")
+            packer.rms_norm(gain, 1e-5).expect("the norm is taken over")
         };
         let source = |parts: &[usize], inputs, seed: u64| BlockLinear {
             parts: parts.iter().zip(seed..).map(|(rows, seed)| matrix(kind.format, *rows, inputs, seed)).collect(),
@@ -141,7 +152,7 @@ impl<D: DecoderDevice> Model<D> {
                 false => Vec::new(),
             },
         };
-        let linear = |source| device.block_linear(source).expect("the layer is taken over");
+        let linear = |source| packer.block_linear(source).expect("the layer is taken over");
         let layers = (0..kind.layers as u64).map(|layer| {
             let seed = seed + 100 * (layer + 1);
             let only_if = |there: bool, size, seed| there.then(|| norm(size, seed));
@@ -154,7 +165,7 @@ impl<D: DecoderDevice> Model<D> {
                 output: linear(source(&[hidden], heads * head_size, seed + 12)),
                 attention_after: only_if(kind.norms_after, hidden, seed + 13),
                 ffn_norm: norm(hidden, seed + 14),
-                gate_up: device.block_gates(gates).expect("the layer is taken over"),
+                gate_up: packer.block_gates(gates).expect("the layer is taken over"),
                 down: linear(source(&[hidden], ffn, seed + 30)),
                 ffn_after: only_if(kind.norms_after, hidden, seed + 31),
             }
@@ -176,7 +187,7 @@ impl<D: DecoderDevice> Model<D> {
             table: linear(table),
             layers: layers.collect(),
             norm: norm(hidden, seed + 3),
-            rope: device.rope(rope).expect("frequencies are taken over"),
+            rope: packer.rope(rope).expect("frequencies are taken over"),
             pages: kept,
             acts: columns.map(|columns| device.decoder_acts(columns)),
         }

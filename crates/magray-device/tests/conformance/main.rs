@@ -33,6 +33,7 @@ mod cpu;
 mod cuda;
 mod decoder;
 mod decoder_model;
+mod decoder_residency;
 mod draws;
 mod embedding;
 mod graphs;

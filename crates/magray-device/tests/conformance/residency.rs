@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs a test with a GPU that is opened for it, or says that there is none.
-fn with_gpu(options: impl Fn(CudaOptions) -> CudaOptions, test: impl FnOnce(&Arc<Cuda>)) {
+pub(crate) fn with_gpu(options: impl Fn(CudaOptions) -> CudaOptions, test: impl FnOnce(&Arc<Cuda>)) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(gpu) = first_gpu() {
         test(&open(&gpu, options(CudaOptions::default())));
@@ -38,7 +38,7 @@ fn free_bytes(cuda: &Cuda) -> u64 {
 }
 
 #[expect(clippy::print_stdout, reason = "figures are the test's to tell, and captured as such")]
-fn tell(what: &str, bytes: u64, since: Instant) {
+pub(crate) fn tell(what: &str, bytes: u64, since: Instant) {
     let seconds = since.elapsed().as_secs_f64();
     println!("{what}: {:.1} ms, {:.1} GB/s", seconds * 1e3, bytes as f64 / 1e9 / seconds);
 }

@@ -1,7 +1,10 @@
 //! The files of a decoder: a folder of transformers or one GGUF file, what it computes, and its weights by part.
 //! Copies no matrix: weights stay in their files until a device takes them over.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use magray_core::EncoderShape;
 use magray_device::{BlockLinear, KvFormat};
@@ -25,7 +28,9 @@ use crate::{
 #[derive(Debug)]
 pub struct DecoderFiles {
     spec: DecoderSpec,
-    source: Source,
+    source: Arc<Source>,
+    /// Whether vectors are read; else they are zeros.
+    is_read: bool,
 }
 
 #[derive(Debug)]
@@ -41,7 +46,7 @@ impl DecoderFiles {
         match source {
             DecoderSource::Path(path) => Self::open(path),
             DecoderSource::Synthetic(model) => {
-                Ok(Self { spec: model.spec(), source: Source::Synthetic(SyntheticWeights::new(*model)) })
+                Ok(Self::new(model.spec(), Source::Synthetic(SyntheticWeights::new(*model))))
             }
         }
     }
@@ -50,15 +55,24 @@ impl DecoderFiles {
     pub fn open(path: &Path) -> Result<Self, SpecError> {
         if path.is_dir() {
             let spec = read_config(path)?;
-            return Ok(Self { spec, source: Source::Safetensors(Weights::open(path)?) });
+            return Ok(Self::new(spec, Source::Safetensors(Weights::open(path)?)));
         }
         let file = Gguf::open(path)?;
-        Ok(Self { spec: gguf::spec(&file)?, source: Source::Gguf(file) })
+        Ok(Self::new(gguf::spec(&file)?, Source::Gguf(file)))
+    }
+
+    fn new(spec: DecoderSpec, source: Source) -> Self {
+        Self { spec, source: Arc::new(source), is_read: true }
+    }
+
+    /// The same layers without their numbers: for a device that only measures them, or has their weights already.
+    pub(crate) fn unread(&self) -> Self {
+        Self { spec: self.spec.clone(), source: Arc::clone(&self.source), is_read: false }
     }
 
     /// What the engine is told of the model.
     pub(crate) fn model_spec(&self) -> Result<ModelSpec, SpecError> {
-        let (source, weight_bytes) = match &self.source {
+        let (source, weight_bytes) = match &*self.source {
             Source::Safetensors(weights) => (DecoderSource::Path(weights.folder().to_owned()), weights.bytes()),
             Source::Gguf(file) => (DecoderSource::Path(file.path().to_owned()), file.bytes()),
             Source::Synthetic(weights) => (DecoderSource::Synthetic(weights.model()), weights.model().weight_bytes()),
@@ -93,7 +107,7 @@ impl DecoderFiles {
 
     /// Its tokenizer for sequences of up to this many tokens, with the bytes of its tokens; `None` where weights are random.
     pub fn tokenizer(&self, context: usize) -> Result<Option<(Tokenizer, Vocabulary)>, OpenError> {
-        match &self.source {
+        match &*self.source {
             Source::Safetensors(weights) => {
                 let folder = weights.folder();
                 Ok(Some((Tokenizer::open(folder, context)?, Vocabulary::open(folder)?)))
@@ -105,7 +119,7 @@ impl DecoderFiles {
 
     /// Its chat templates, as far as the files have any.
     pub fn chat_templates(&self) -> Result<ChatTemplates, SpecError> {
-        match &self.source {
+        match &*self.source {
             Source::Safetensors(weights) => ChatTemplates::read(weights.folder()),
             Source::Gguf(file) => Ok(gguf_chat::templates(file)?),
             Source::Synthetic(_) => Ok(ChatTemplates::default()),
@@ -114,7 +128,7 @@ impl DecoderFiles {
 
     /// The tokens that end an answer, as far as the files say.
     pub fn end_tokens(&self) -> Result<Vec<u32>, SpecError> {
-        match &self.source {
+        match &*self.source {
             Source::Safetensors(weights) => read_ends(weights.folder()),
             Source::Gguf(file) => gguf::ends(file),
             Source::Synthetic(_) => Ok(Vec::new()),
@@ -122,7 +136,7 @@ impl DecoderFiles {
     }
 
     fn name(&self, layer: usize, part: Part) -> String {
-        match &self.source {
+        match &*self.source {
             Source::Safetensors(_) | Source::Synthetic(_) => names::in_safetensors(layer, part, self.spec.norms.after),
             Source::Gguf(_) => names::in_gguf(layer, part),
         }
@@ -131,7 +145,7 @@ impl DecoderFiles {
     /// Whether there is such a tensor.
     pub(super) fn has(&self, layer: usize, part: Part) -> bool {
         let name = format!("{}.weight", self.name(layer, part));
-        match &self.source {
+        match &*self.source {
             Source::Safetensors(weights) => weights.has(&name),
             Source::Gguf(file) => file.has(&name),
             Source::Synthetic(_) => part != Part::Qkv,
@@ -150,7 +164,7 @@ impl DecoderFiles {
         for &(part, rows) in parts {
             let name = self.name(layer, part);
             let weight = format!("{name}.weight");
-            linear.parts.push(match &self.source {
+            linear.parts.push(match &*self.source {
                 Source::Safetensors(weights) => weights.matrix(&weight, rows, inputs)?,
                 Source::Gguf(file) => file.matrix(&weight, rows, inputs)?,
                 Source::Synthetic(weights) => weights.matrix(rows, inputs),
@@ -168,7 +182,8 @@ impl DecoderFiles {
     }
 
     fn floats(&self, name: &str, length: usize) -> Result<Vec<f32>, WeightsError> {
-        match &self.source {
+        match &*self.source {
+            _ if !self.is_read => Ok(vec![0.0; length]),
             Source::Safetensors(weights) => Ok(weights.tensor(name, &[length])?.to_f32()),
             Source::Gguf(file) => file.vector(name, length),
             Source::Synthetic(_) => Ok(vec![1.0; length]),

@@ -72,9 +72,26 @@ pub struct DecoderRoom<D: DecoderDevice> {
     gated: Acts<D>,
 }
 
+impl<D: DecoderDevice> DecoderRoom<D> {
+    /// All of them.
+    pub(crate) fn acts(&self) -> [&Acts<D>; 4] {
+        let Self { hidden, qkv, attended, gated } = self;
+        [hidden, qkv, attended, gated]
+    }
+}
+
 impl<D: DecoderDevice> Decoder<D> {
     /// Puts the model of these files onto a device, for sequences of up to `context` tokens.
     pub fn load(device: &D, files: &DecoderFiles, context: usize) -> Result<Self, LoadDecoderError<D::Error>> {
+        Self::pack(device, files, context)
+    }
+
+    /// The same, where `device` packs for the operations of the device that the model will run on.
+    pub(crate) fn pack<P: DecoderDevice<Ops = D::Ops, Error = D::Error>>(
+        device: &P,
+        files: &DecoderFiles,
+        context: usize,
+    ) -> Result<Self, LoadDecoderError<D::Error>> {
         let spec = files.spec().clone();
         if !(1..=spec.context).contains(&context) {
             return Err(LoadDecoderError::Context { asked: context, most: spec.context });
@@ -167,14 +184,14 @@ impl<D: DecoderDevice> Decoder<D> {
 }
 
 /// Puts the layers of some files onto a device.
-struct Loader<'a, D: DecoderDevice> {
-    device: &'a D,
+struct Loader<'a, P: DecoderDevice> {
+    device: &'a P,
     files: &'a DecoderFiles,
     spec: &'a DecoderSpec,
 }
 
-impl<D: DecoderDevice> Loader<'_, D> {
-    fn layer(&self, layer: usize) -> Result<Layer<D>, LoadDecoderError<D::Error>> {
+impl<P: DecoderDevice> Loader<'_, P> {
+    fn layer<D: DecoderDevice<Ops = P::Ops>>(&self, layer: usize) -> Result<Layer<D>, LoadDecoderError<P::Error>> {
         let spec = self.spec;
         let (queries, keys) = (spec.heads * spec.head_size, spec.kv_heads * spec.head_size);
         let biases = spec.biases;
@@ -206,7 +223,7 @@ impl<D: DecoderDevice> Loader<'_, D> {
         })
     }
 
-    fn norm(&self, layer: usize, part: Part, size: usize) -> Result<Norm<D>, LoadDecoderError<D::Error>> {
+    fn norm(&self, layer: usize, part: Part, size: usize) -> Result<Norm<P>, LoadDecoderError<P::Error>> {
         let mut gain = self.files.vector(layer, part, size)?;
         if self.spec.norms.plus_one {
             gain.iter_mut().for_each(|gain| *gain += 1.0);

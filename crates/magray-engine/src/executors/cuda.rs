@@ -1,19 +1,21 @@
 //! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
-use super::decoder_model::{DecoderModel, SequenceRoom};
+use super::cuda_weights::{place, place_decoder};
+use super::decoder_model::{DecoderModel, SequenceRoom, not_loaded};
+use super::held_weights::HeldWeights;
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::vectors::CudaVectors;
-use super::{Arriving, CudaDevice, Failure, FailureKind, FilledImage, HeldVectors, Label, OnFilled};
+use super::{CudaDevice, Failure, FailureKind, FilledImage, HeldVectors, Label};
+use crate::decoder::DecoderFiles;
 use crate::gpu::{GpuError, GpuInfo, GpuOptions, MemoryStats};
-use crate::model::{Model, PackError, TensorSource, Unread, Workspace};
+use crate::model::{Model, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
-use crate::spec::ModelSpec;
+use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::{Precision, plan_passes};
-use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault, Site, Visible, WeightsBlock};
+use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault, Visible, WeightsBlock};
 use magray_device::cuda::{probe, resolve};
-use magray_device::{Device, Ops};
-use magray_device::{KvFormat, SharedMemory};
+use magray_device::{Device, KvFormat, Ops};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,7 +40,7 @@ pub(crate) enum WeightsFrom<'a> {
     /// Its numbers, which are made ready for this GPU.
     Files(&'a dyn TensorSource),
     /// An image that was filled from the same model on such a GPU.
-    Image { memory: SharedMemory, bytes: u64 },
+    Image(FilledImage),
 }
 
 /// A model on a GPU.
@@ -79,7 +81,14 @@ impl CudaExecutor {
         from: WeightsFrom<'_>,
         precision: Precision,
     ) -> Result<Self, GpuError> {
-        let (model, weights) = place(&cuda, spec, from, precision)?;
+        let (source, image) = match from {
+            WeightsFrom::Files(source) => (source, None),
+            WeightsFrom::Image(image) => (&Unread as &dyn TensorSource, Some(image)),
+        };
+        let (model, weights) = place(&cuda, image, |site, is_read| {
+            let source = if is_read { source } else { &Unread };
+            Ok::<_, GpuError>(Model::<Cuda>::pack(site, spec, source, precision)?)
+        })?;
         let tokens_a_pass = tokens_a_pass(precision);
         let mut streams = (0..streams.max(1))
             .map(|_| {
@@ -94,14 +103,6 @@ impl CudaExecutor {
             cuda.prepare(&specs, std::thread::available_parallelism().map_or(1, usize::from))?;
         }
         Ok(Self { cuda, streams, model, weights, tokens_a_pass })
-    }
-
-    /// Waits until nothing runs in any stream.
-    fn settle(&mut self) -> Result<(), GpuError> {
-        for stream in &mut self.streams {
-            stream.ops.settle()?;
-        }
-        Ok(())
     }
 }
 
@@ -227,36 +228,20 @@ impl NativeModel for CudaExecutor {
         self.streams.iter().map(|stream| stream.ops.scratch_bytes() + stream.work.bytes()).sum()
     }
 
-    fn is_resident(&self) -> bool {
-        self.weights.is_resident()
+    fn weights(&self) -> Option<&dyn HeldWeights> {
+        Some(&self.weights)
     }
 
-    fn arriving(&self) -> Option<Arriving> {
-        let arriving = self.weights.on_their_way()?;
-        Some(Box::new(move || Ok(arriving.wait().map_err(GpuError::from)?)))
-    }
-
-    fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
-        self.weights
-            .keep_image(image, Box::new(|filled| on_filled(filled.map_err(|error| GpuError::from(error).into()))));
-    }
-
-    fn has_image(&self) -> bool {
-        self.weights.image_is_filled()
-    }
-
-    fn take_image(&mut self, FilledImage { memory, bytes }: FilledImage) {
-        self.weights.take_image(memory, bytes);
+    fn weights_mut(&mut self) -> Option<&mut (dyn HeldWeights + 'static)> {
+        Some(&mut self.weights)
     }
 
     /// Recorded passes stay, for the weights come back to their places.
-    fn offload(&mut self) -> Result<(), GpuError> {
-        self.settle()?;
-        Ok(self.weights.offload()?)
-    }
-
-    fn wake(&mut self) -> Result<(), GpuError> {
-        Ok(self.weights.wake()?)
+    fn rest(&mut self) -> Result<(), Failure> {
+        for stream in &mut self.streams {
+            stream.ops.settle().map_err(GpuError::from)?;
+        }
+        Ok(())
     }
 }
 
@@ -283,6 +268,25 @@ impl CudaHost {
         let free_bytes_before = cuda.context().memory_bytes().map_or(0, |(free, _)| free);
         let (streams, kv_bytes) = (options.streams, device.kv_bytes());
         Ok(Self { cuda, gpu: gpu.clone(), streams, kv_bytes, free_bytes_before })
+    }
+
+    /// Puts a language model on it, and computes steps of all sizes once.
+    fn load_decoder(&self, spec: &GenerateSpec, image: Option<FilledImage>) -> Result<DecoderModel<Cuda>, Failure> {
+        let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
+        let of_device: fn(DeviceError) -> Failure = |error| GpuError::from(error).into();
+        let not_placed: fn(DeviceError) -> Failure = match &image {
+            None => of_device,
+            Some(_) => |error| Failure::of_image(error.into()),
+        };
+        let placed = place_decoder(&self.cuda, &files, spec.decoder.context, image);
+        let (decoder, weights) = placed.map_err(|error| not_loaded(error, not_placed))?;
+        let mut ops = self.cuda.decoder().map_err(GpuError::from)?;
+        ops.rely_on(&weights);
+        let room = SequenceRoom { kv_bytes: self.kv_bytes, kv: KvFormat::Halves };
+        let mut model = DecoderModel::new(&self.cuda, (decoder, ops), spec, room, of_device);
+        model.hold(weights.bytes(), Box::new(weights));
+        model.rehearse()?;
+        Ok(model)
     }
 }
 
@@ -314,22 +318,13 @@ impl NativeDevice for CudaHost {
             if kv != KvFormat::Halves {
                 return Err(Failure::unsupported("keys and values of 8 bits"));
             }
-            let ops = self.cuda.decoder().map_err(GpuError::from)?;
-            let failure = |error: DeviceError| GpuError::from(error).into();
-            let room = SequenceRoom { kv_bytes: self.kv_bytes, kv };
-            let before = self.memory().allocated;
-            let mut model = DecoderModel::load(&self.cuda, ops, generate, room, failure, Box::new(()))?;
-            model.took(self.memory().allocated.saturating_sub(before));
-            model.rehearse()?;
-            return Ok(Hosted { model: Box::new(model), precision: Precision::Bf16 });
+            return Ok(Hosted { model: Box::new(self.load_decoder(generate, image)?), precision: Precision::Bf16 });
         }
         let load =
             |from: WeightsFrom<'_>| CudaExecutor::load(Arc::clone(&self.cuda), self.streams, spec, from, precision);
         let model = match image {
             None => load(WeightsFrom::Files(&*source()?))?,
-            Some(FilledImage { memory, bytes }) => {
-                load(WeightsFrom::Image { memory, bytes }).map_err(Failure::of_image)?
-            }
+            Some(image) => load(WeightsFrom::Image(image)).map_err(Failure::of_image)?,
         };
         Ok(Hosted { model: Box::new(model), precision })
     }
@@ -344,28 +339,6 @@ impl NativeDevice for CudaHost {
 
     fn tend(&self) {
         self.cuda.tend();
-    }
-}
-
-/// Puts a model's layers into one block of the GPU's memory: measured first, so that it is exactly as long as they need.
-fn place(
-    cuda: &Cuda,
-    spec: &ModelSpec,
-    from: WeightsFrom<'_>,
-    precision: Precision,
-) -> Result<(Model<Cuda>, WeightsBlock), GpuError> {
-    let measured = Site::measuring(cuda);
-    Model::<Cuda>::pack(&measured, spec, &Unread, precision)?;
-    let site = Site::of_bytes(cuda, measured.bytes())?;
-    match from {
-        WeightsFrom::Files(source) => {
-            let model = Model::pack(&site, spec, source, precision)?;
-            Ok((model, site.fill()?))
-        }
-        WeightsFrom::Image { memory, bytes } => {
-            let model = Model::pack(&site, spec, &Unread, precision)?;
-            Ok((model, site.fill_from(memory, bytes)?))
-        }
     }
 }
 
@@ -398,27 +371,5 @@ impl PassStream {
             out[texts.start * outputs..texts.end * outputs].copy_from_slice(rows);
         }
         Ok(())
-    }
-}
-
-impl From<PackError<DeviceError>> for GpuError {
-    fn from(error: PackError<DeviceError>) -> Self {
-        match error {
-            PackError::Weights(error) => Self::Weights(error),
-            PackError::Device(error) => error.into(),
-        }
-    }
-}
-
-impl From<DeviceError> for GpuError {
-    fn from(error: DeviceError) -> Self {
-        match error {
-            DeviceError::Cuda(error) => Self::Cuda(error),
-            DeviceError::Kernel(error) => Self::Kernel(error),
-            error @ (DeviceError::System(_)
-            | DeviceError::WrongImage { .. }
-            | DeviceError::CannotPark
-            | DeviceError::Away) => Self::Residency(error),
-        }
     }
 }

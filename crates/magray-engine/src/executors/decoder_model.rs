@@ -1,7 +1,8 @@
 //! A language model on a device: its weights, its sequences and their pages.
-//! Its weights go with it: they are read again from its files.
+//! Sequences go with the weights: who scheduled them gives what is known of them again.
 
 use super::guides::Guides;
+use super::held_weights::HeldWeights;
 use super::native::NativeModel;
 use super::sequences::{SequenceBounds, Sequences, StepError};
 use super::{Failure, FailureKind, NewTokens, SequenceStep};
@@ -30,9 +31,23 @@ pub(crate) struct DecoderModel<D: DecoderDevice> {
     device: Arc<D>,
     sequences: Sequences<D>,
     weight_bytes: u64,
+    /// Where these can leave the device by themselves.
+    weights: Option<Box<dyn HeldWeights>>,
     of_device: fn(D::Error) -> Failure,
     /// Dropped with it.
     _held: Box<dyn Send>,
+}
+
+/// Why a model was not loaded.
+pub(crate) fn not_loaded<E: std::error::Error + 'static>(
+    error: LoadDecoderError<E>,
+    of_device: fn(E) -> Failure,
+) -> Failure {
+    match error {
+        LoadDecoderError::Device(error) => of_device(error),
+        LoadDecoderError::Weights(error) => Failure::of_model(error),
+        context @ LoadDecoderError::Context { .. } => Failure::of_model(context),
+    }
 }
 
 impl<D: DecoderDevice> DecoderModel<D>
@@ -49,18 +64,26 @@ where
         held: Box<dyn Send>,
     ) -> Result<Self, Failure> {
         let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
-        let decoder = Decoder::load(&**device, &files, spec.decoder.context).map_err(|error| match error {
-            LoadDecoderError::Device(error) => of_device(error),
-            LoadDecoderError::Weights(error) => Failure::of_model(error),
-            context @ LoadDecoderError::Context { .. } => Failure::of_model(context),
-        })?;
+        let decoder = Decoder::load(&**device, &files, spec.decoder.context);
+        let decoder = decoder.map_err(|error| not_loaded(error, of_device))?;
+        Ok(Self { _held: held, ..Self::new(device, (decoder, ops), spec, room, of_device) })
+    }
+
+    /// A model whose layers are on the device, with room for its sequences.
+    pub(crate) fn new(
+        device: &Arc<D>,
+        (decoder, ops): (Decoder<D>, D::Ops),
+        spec: &GenerateSpec,
+        room: SequenceRoom,
+        of_device: fn(D::Error) -> Failure,
+    ) -> Self {
         let SequenceRoom { kv_bytes, kv } = room;
         let pages = kv_bytes / spec.kv_token_bytes(kv).max(1) / PAGE_TOKENS as u64 + PARTIAL_PAGES;
         let bounds = SequenceBounds { pages: pages as usize, kv };
         let mut sequences = Sequences::new(decoder, device, ops, bounds, spec.ends.clone());
         sequences.constrain_by(Guides::new(spec));
         let (device, weight_bytes) = (Arc::clone(device), spec.weight_bytes);
-        Ok(Self { device, sequences, weight_bytes, of_device, _held: held })
+        Self { device, sequences, weight_bytes, weights: None, of_device, _held: Box::new(()) }
     }
 
     fn step(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), Failure> {
@@ -73,9 +96,9 @@ where
         })
     }
 
-    /// Its weights take this much of the device's memory.
-    pub(crate) fn took(&mut self, bytes: u64) {
-        self.weight_bytes = bytes;
+    /// Its weights take this much of the device's memory, and can leave it.
+    pub(crate) fn hold(&mut self, bytes: u64, weights: Box<dyn HeldWeights>) {
+        (self.weight_bytes, self.weights) = (bytes, Some(weights));
     }
 
     /// Computes steps of all sizes once, so that no request waits for kernels that are made for the first of a size. A device that
@@ -99,7 +122,7 @@ where
             })
         });
         (0..ROWS_REHEARSED[ROWS_REHEARSED.len() - 1]).for_each(|sequence| self.sequences.free(sequence));
-        self.sequences.trim();
+        self.sequences.give_pages_back();
         rehearsed
     }
 }
@@ -130,10 +153,27 @@ where
     }
 
     fn trim(&mut self) {
-        self.sequences.trim();
+        self.sequences.trim(&self.device);
     }
 
     fn weight_bytes(&self) -> u64 {
         self.weight_bytes
+    }
+
+    fn workspace_bytes(&self) -> u64 {
+        self.sequences.held_bytes()
+    }
+
+    /// Recorded steps stay, for the weights come back to their places.
+    fn rest(&mut self) -> Result<(), Failure> {
+        self.sequences.rest().map_err(self.of_device)
+    }
+
+    fn weights(&self) -> Option<&dyn HeldWeights> {
+        self.weights.as_deref()
+    }
+
+    fn weights_mut(&mut self) -> Option<&mut (dyn HeldWeights + 'static)> {
+        self.weights.as_deref_mut()
     }
 }

@@ -2,6 +2,7 @@
 //! Knows no device: what differs between devices is behind two traits.
 
 use super::feed::Feed;
+use super::held_weights::HeldWeights;
 use super::run_one_by_one;
 use super::{Arrival, Arriving, Executor, ExecutorModel, Failure, FailureKind, FilledImage, HeldVectors};
 use super::{InjectedFault, Label, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps, UnderWay};
@@ -133,38 +134,33 @@ pub(crate) trait NativeModel: Send {
         0
     }
 
-    /// Whether the weights have memory on the device; they may still be arriving.
-    fn is_resident(&self) -> bool {
-        true
-    }
-
-    /// Waits, when it is called, for weights that are arriving, while others compute. `None`: all are there.
-    fn arriving(&self) -> Option<Arriving> {
+    /// The weights, where they can leave the device by themselves.
+    fn weights(&self) -> Option<&dyn HeldWeights> {
         None
     }
 
-    /// Fills an image of the weights beside other work, and tells once how that went.
-    fn keep_image(&mut self, _: SharedMemory, on_filled: OnFilled) {
-        on_filled(Err(GpuError::Residency(DeviceError::CannotPark).into()));
+    /// The same, to move them.
+    fn weights_mut(&mut self) -> Option<&mut (dyn HeldWeights + 'static)> {
+        None
     }
 
-    /// Whether an image holds all weights: it is what they come back from, else they are read again.
-    fn has_image(&self) -> bool {
-        false
-    }
-
-    /// Takes an image that others have filled, where it has none.
-    fn take_image(&mut self, _: FilledImage) {}
-
-    /// Takes the weights from the device and keeps everything else. Waits for passes; an image that is being filled goes on.
-    fn offload(&mut self) -> Result<(), GpuError> {
-        Err(GpuError::Residency(DeviceError::CannotPark))
-    }
-
-    /// Brings the weights back; returns when texts may be given, while weights may still be arriving. Without memory
-    /// for them they stay away.
-    fn wake(&mut self) -> Result<(), GpuError> {
+    /// The weights are about to leave: waits for passes, and gives back what is of no use without them.
+    fn rest(&mut self) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Whether the weights have memory on the device; they may still be arriving.
+    fn is_resident(&self) -> bool {
+        self.weights().is_none_or(HeldWeights::is_resident)
+    }
+
+    /// Takes the weights from the device and keeps everything else; an image that is being filled goes on.
+    fn offload(&mut self) -> Result<(), Failure> {
+        self.rest()?;
+        match self.weights_mut() {
+            Some(weights) => Ok(weights.offload()?),
+            None => Err(GpuError::Residency(DeviceError::CannotPark).into()),
+        }
     }
 }
 
@@ -202,7 +198,7 @@ impl Native {
     }
 
     fn wake(&self, model: usize, mut hosted: Hosted) -> Result<Hosted, Failure> {
-        match self.make_room_for(|| Ok(hosted.model.wake()?)) {
+        match self.make_room_for(|| Ok(hosted.model.weights_mut().map_or(Ok(()), HeldWeights::wake)?)) {
             Ok(()) => Ok(hosted),
             Err(failure) => {
                 // Room may come: then it wakes. After anything else it is better begun anew.
@@ -282,17 +278,20 @@ impl Executor for Native {
         let (hosted, origin, image_failure) = match there {
             Some(hosted) if hosted.model.is_resident() => (hosted, Origin::Device, None),
             Some(mut hosted) => {
-                if let Some(image) = image.filter(|_| !hosted.model.has_image()) {
-                    hosted.model.take_image(image);
+                let mut origin = Origin::Files;
+                if let Some(weights) = hosted.model.weights_mut() {
+                    if let Some(image) = image.filter(|_| !weights.has_image()) {
+                        weights.take_image(image);
+                    }
+                    origin = if weights.has_image() { Origin::Parked } else { Origin::Files };
                 }
-                let origin = if hosted.model.has_image() { Origin::Parked } else { Origin::Files };
                 (self.wake(model, hosted)?, origin, None)
             }
             None => self.load_new(model, image)?,
         };
         let Hosted { model: loaded, precision } = &hosted;
         let (precision, outputs, bytes) = (*precision, loaded.outputs(), loaded.weight_bytes());
-        let arriving = loaded.arriving();
+        let arriving = loaded.weights().and_then(HeldWeights::arriving);
         *self.place(model) = Some(hosted);
         Ok(Arrival { arriving, image_failure, ..Arrival::new(precision, outputs, bytes, origin) })
     }
@@ -321,7 +320,7 @@ impl Executor for Native {
         let model = &mut hosted.ok_or_else(Failure::not_loaded)?.model;
         let Outcomes { rows, new_tokens, waited } = outcomes;
         new_tokens.clear();
-        let (ran, took) = while_arriving(model.arriving(), || match steps {
+        let (ran, took) = while_arriving(model.weights().and_then(HeldWeights::arriving), || match steps {
             Steps::Texts { texts, skip } => {
                 rows.resize(texts.len() * model.outputs(), 0.0);
                 Ok(model.run(texts, skip, rows)?)
@@ -380,9 +379,11 @@ impl Executor for Native {
     }
 
     fn keep_image(&self, model: usize, image: SharedMemory, on_filled: OnFilled) {
-        match &mut *self.place(model) {
-            Some(hosted) => hosted.model.keep_image(image, on_filled),
-            None => on_filled(Err(Failure::not_loaded())),
+        let mut place = self.place(model);
+        let Some(hosted) = &mut *place else { return on_filled(Err(Failure::not_loaded())) };
+        match hosted.model.weights_mut() {
+            Some(weights) => weights.keep_image(image, on_filled),
+            None => on_filled(Err(GpuError::Residency(DeviceError::CannotPark).into())),
         }
     }
 

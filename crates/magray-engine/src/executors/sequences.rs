@@ -205,8 +205,28 @@ impl<D: DecoderDevice> Sequences<D> {
         }
     }
 
-    /// Gives the memory of pages back where no sequence has one.
-    pub(crate) fn trim(&mut self) {
+    /// The weights are about to leave: waits until nothing runs. All sequences go, and the memory of their pages.
+    pub(crate) fn rest(&mut self) -> Result<(), D::Error> {
+        self.states.clear();
+        self.give_pages_back();
+        self.ops.rest()
+    }
+
+    /// Gives back all memory that steps have taken, and that of pages where no sequence has one.
+    pub(crate) fn trim(&mut self, device: &D) {
+        self.room = self.decoder.room(device);
+        self.give_pages_back();
+        self.ops.trim();
+    }
+
+    /// Memory of the device that steps have taken, without pages.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.ops.held_bytes(&self.room.acts())
+    }
+
+    /// Gives the memory of pages back where no sequence has one. Recorded steps name where pages lie: where the next ones lie elsewhere,
+    /// steps are recorded anew.
+    pub(crate) fn give_pages_back(&mut self) {
         if self.states.is_empty() {
             self.pages.made = None;
         }

@@ -2,11 +2,12 @@
 //! Knows nothing of what rows mean, and panics with what does not hold.
 
 use crate::executors::{
-    Bell, Executor, ExecutorModel, Failure, FailureKind, Feed, InjectedFault, Job, OpenExecutor, Origin,
+    Bell, Executor, ExecutorModel, Failure, FailureKind, Feed, FilledImage, InjectedFault, Job, OpenExecutor, Origin,
 };
 use crate::executors::{NewTokens, Outcomes, SequenceStep, Steps};
 use crate::packed::Tokens;
 use crate::vectors::unit;
+use magray_device::SharedMemory;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,12 +35,13 @@ pub struct Suite<'a> {
 const MODELS: usize = 2;
 
 /// Checks a model that generates, with ids below 256: a prompt gives the same tokens in one step, in chunks, and again after its state was
-/// lost, where the device `is_exact`; where it rounds otherwise for other numbers of rows, as many tokens. Its memory goes back to nothing.
+/// lost, where the device `is_exact`; where it rounds otherwise for other numbers of rows, as many tokens. The same steps have the same
+/// tokens on every device, also after the weights left, with an image of them and without. Its memory goes back to nothing.
 pub fn check_generating(executor: &dyn OpenExecutor, model: ExecutorModel, is_exact: bool) {
     let executor = executor.open(&[model]).unwrap_or_else(|failure| panic!("it does not open: {failure}"));
     let executor = &*executor;
     assert_eq!(allocated(executor), 0, "bytes before anything is loaded");
-    executor.load(0, None).unwrap_or_else(|failure| panic!("it does not load: {failure}"));
+    let bytes = bring(executor, None, &[Origin::Files]);
     assert!(allocated(executor) > 0, "weights take memory");
     let prompt: Vec<u32> = (0..70).map(|at| at * 37 % 256).collect();
     let part = |from: usize, to: usize, new| advance(executor, &prompt[from..to], from as u32, new);
@@ -61,12 +63,63 @@ pub fn check_generating(executor: &dyn OpenExecutor, model: ExecutorModel, is_ex
     executor.free(SEQUENCE);
     executor.free(SEQUENCE);
     assert_same(must(part(0, prompt.len(), 3)), "new tokens of a replay");
-    executor.offload(0);
-    executor.load(0, None).unwrap_or_else(|failure| panic!("it does not come back: {failure}"));
-    assert!(part(prompt.len(), prompt.len(), 1).is_err(), "sequences go with the weights");
-    assert_same(must(part(0, prompt.len(), 3)), "new tokens after the weights left");
+    let leave = || {
+        let before = allocated(executor);
+        executor.offload(0);
+        assert!(allocated(executor) + bytes <= before, "the weights' bytes are given back");
+        assert!(part(prompt.len(), prompt.len(), 1).is_err(), "a model whose weights have left");
+    };
+    let again = |what: &str| {
+        assert!(part(prompt.len(), prompt.len(), 1).is_err(), "sequences go with the weights");
+        assert_eq!(must(part(0, prompt.len(), 3)), whole, "{what}");
+    };
+    leave();
+    bring(executor, None, &[Origin::Parked, Origin::Files]);
+    again("new tokens after the weights left");
+    if let Some(image) = fill_image(executor, bytes) {
+        for _ in 0..2 {
+            leave();
+            bring(executor, None, &[Origin::Parked]);
+            again("new tokens of weights that came back from their image");
+        }
+        executor.release(0);
+        bring(executor, Some(image), &[Origin::Image]);
+        again("new tokens of weights that were loaded from an image");
+        leave();
+        executor.trim();
+        bring(executor, None, &[Origin::Parked]);
+        again("new tokens after all memory was given back meanwhile");
+    }
     executor.release(0);
     assert_eq!(allocated(executor), 0, "bytes when nothing is loaded any more");
+}
+
+/// Loads the model and waits for its weights; their bytes.
+fn bring(executor: &dyn Executor, image: Option<FilledImage>, origins: &[Origin]) -> u64 {
+    let arrival = executor.load(0, image).unwrap_or_else(|failure| panic!("it does not load: {failure}"));
+    assert!(origins.contains(&arrival.origin), "{:?} is none of {origins:?}", arrival.origin);
+    assert_eq!(arrival.image_failure, None);
+    assert!(arrival.arriving.is_none_or(|arriving| arriving().is_ok()), "its weights arrive");
+    arrival.bytes
+}
+
+/// An image of the weights; `None` where the executor has none.
+fn fill_image(executor: &dyn Executor, bytes: u64) -> Option<FilledImage> {
+    let memory = SharedMemory::of_bytes(bytes).expect("memory to share");
+    let other = memory.fd().try_clone_to_owned().and_then(SharedMemory::from_fd_whole).expect("the same memory");
+    let (tell, told) = std::sync::mpsc::channel();
+    executor.keep_image(0, other, Box::new(move |filled| tell.send(filled).expect("the suite waits for it")));
+    match told.recv().expect("it is told") {
+        Ok(filled) => {
+            assert_eq!(filled, bytes, "all weights are in it");
+            Some(FilledImage { memory, bytes })
+        }
+        Err(failure) => {
+            // Weights that are read anew each time.
+            assert_eq!((failure.code.as_str(), executor.label().name.as_str()), ("weights_away", "CPU"), "{failure}");
+            None
+        }
+    }
 }
 
 const SEQUENCE: u64 = 5;

@@ -3,26 +3,27 @@
 
 use super::SimulatedGpu;
 use crate::executors::cpu::CpuExecutor;
+use crate::executors::held_weights::HeldWeights;
 use crate::executors::native::{Hosted, Loading, NativeDevice, NativeModel};
-use crate::executors::{Failure, FilledImage, HeldVectors, Label, OnFilled};
+use crate::executors::{Failure, HeldVectors, Label};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::Model;
 use crate::packed::Tokens;
-use filling::{Filling, Mark};
 use generating::SimulatedDecoder;
 use magray_core::pool::PoolStats;
 use magray_core::{EncoderShape, Precision};
-use magray_device::SharedMemory;
 use magray_device::cpu::Cpu;
-use magray_device::cuda::{CudaError, DeviceError, InjectedFault};
+use magray_device::cuda::{CudaError, InjectedFault};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vectors::SimulatedVectors;
+use weights::SimulatedWeights;
 
 mod filling;
 mod generating;
 mod vectors;
+mod weights;
 
 /// The simulated device.
 #[derive(Clone)]
@@ -43,11 +44,7 @@ pub(crate) struct SimulatedModel {
     executor: CpuExecutor,
     shape: EncoderShape,
     precision: Precision,
-    weight_bytes: u64,
-    /// Whether the weights take their part of the device's memory; the numbers themselves never leave this process.
-    is_resident: bool,
-    /// The image that the weights are kept in, whole or being filled.
-    filling: Option<Filling>,
+    weights: SimulatedWeights,
     /// The largest batch that there is room for.
     room_tokens: usize,
     /// What the room takes. Room that was outgrown stays taken until it is trimmed, as in a heap full of holes.
@@ -81,31 +78,15 @@ impl SimulatedDevice {
     fn place(&self, loading: Loading<'_>) -> Result<(SimulatedModel, Precision), Failure> {
         let (shared, shape) = (&self.0, loading.spec.shape);
         let precision = loading.precision.settle_cpu(shared.cpu.has_fast_bf16());
-        let weight_bytes = shape.weight_bytes(precision);
-        let mut us_per_mib = shared.gpu.load_us_per_mib;
-        // The numbers come from the files all the same: what an image holds is a mark, by which one that is not whole is
-        // known.
-        if let Some(image) = &loading.image {
-            if Mark::read(&image.memory) != Some(Mark { bytes: image.bytes }) {
-                let error = DeviceError::WrongImage { expected: weight_bytes, found: 0 };
-                return Err(Failure::of_image(error.into()));
-            }
-            us_per_mib = shared.gpu.wake_us_per_mib;
-        }
-        shared.check()?;
-        shared.memory.take(weight_bytes).map_err(GpuError::from)?;
-        std::thread::sleep(duration(weight_bytes, us_per_mib));
-        let packed = (loading.source)()
-            .and_then(|source| Model::pack(&*shared.cpu, loading.spec, &*source, precision).map_err(Failure::of_model));
-        let packed = packed.inspect_err(|_| shared.memory.give_back(weight_bytes))?;
+        let weights = SimulatedWeights::load(shared, shape.weight_bytes(precision), loading.image)?;
+        let source = (loading.source)()?;
+        let packed = Model::pack(&*shared.cpu, loading.spec, &*source, precision).map_err(Failure::of_model)?;
         let model = SimulatedModel {
             device: Arc::clone(shared),
             executor: CpuExecutor::new(Arc::clone(&shared.cpu), packed),
             shape,
             precision,
-            weight_bytes,
-            is_resident: true,
-            filling: loading.image.map(|image| Filling::whole(image.memory)),
+            weights,
             room_tokens: 0,
             room_bytes: 0,
             begun: vec![None; UNDER_WAY_MAX],
@@ -125,7 +106,7 @@ impl NativeDevice for SimulatedDevice {
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         if let Some(generate) = loading.spec.generates() {
-            let model = Box::new(SimulatedDecoder::new(&self.0, generate, loading.kv)?);
+            let model = Box::new(SimulatedDecoder::new(&self.0, generate, loading.kv, loading.image)?);
             return Ok(Hosted { model, precision: Precision::F32 });
         }
         let (model, precision) = self.place(loading)?;
@@ -180,7 +161,7 @@ impl SimulatedModel {
     /// Computes a batch, and says how long it should take.
     fn compute(&mut self, texts: &[Tokens<'_>], skip: usize, out: &mut [f32]) -> Result<Duration, GpuError> {
         self.device.check()?;
-        assert!(self.is_resident, "who gives it batches knows that its weights are there");
+        assert!(self.weights.is_resident(), "who gives it batches knows that its weights are there");
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
         self.make_room(tokens)?;
         self.executor.run(texts, skip, out);
@@ -255,53 +236,20 @@ impl NativeModel for SimulatedModel {
         Ok(())
     }
 
-    fn is_resident(&self) -> bool {
-        self.is_resident
-    }
-
     fn weight_bytes(&self) -> u64 {
-        self.weight_bytes
+        self.weights.bytes()
     }
 
     fn workspace_bytes(&self) -> u64 {
         self.room_bytes
     }
 
-    fn keep_image(&mut self, image: SharedMemory, on_filled: OnFilled) {
-        let mark = Mark { bytes: self.weight_bytes };
-        let takes = duration(self.weight_bytes, self.device.gpu.fill_us_per_mib);
-        self.filling = Some(Filling::begin(image, mark, takes, on_filled));
+    fn weights(&self) -> Option<&dyn HeldWeights> {
+        Some(&self.weights)
     }
 
-    fn has_image(&self) -> bool {
-        self.filling.as_ref().is_some_and(Filling::is_whole)
-    }
-
-    fn take_image(&mut self, image: FilledImage) {
-        if Mark::read(&image.memory) == Some(Mark { bytes: self.weight_bytes }) {
-            self.filling = Some(Filling::whole(image.memory));
-        }
-    }
-
-    fn offload(&mut self) -> Result<(), GpuError> {
-        if self.is_resident {
-            std::thread::sleep(duration(self.weight_bytes, self.device.gpu.offload_us_per_mib));
-            self.device.memory.give_back(self.weight_bytes);
-            self.is_resident = false;
-        }
-        Ok(())
-    }
-
-    fn wake(&mut self) -> Result<(), GpuError> {
-        if !self.is_resident {
-            self.device.check()?;
-            self.device.memory.take(self.weight_bytes)?;
-            let SimulatedGpu { wake_us_per_mib, load_us_per_mib, .. } = self.device.gpu;
-            let us_per_mib = if self.has_image() { wake_us_per_mib } else { load_us_per_mib };
-            std::thread::sleep(duration(self.weight_bytes, us_per_mib));
-            self.is_resident = true;
-        }
-        Ok(())
+    fn weights_mut(&mut self) -> Option<&mut (dyn HeldWeights + 'static)> {
+        Some(&mut self.weights)
     }
 
     fn trim(&mut self) {
@@ -316,8 +264,7 @@ impl NativeModel for SimulatedModel {
 
 impl Drop for SimulatedModel {
     fn drop(&mut self) {
-        let weights = if self.is_resident { self.weight_bytes } else { 0 };
-        self.device.memory.give_back(weights + self.room_bytes);
+        self.device.memory.give_back(self.room_bytes);
     }
 }
 
@@ -429,13 +376,13 @@ mod tests {
         // What passes had taken stays, as recordings of a real one need it.
         assert!(!model.is_resident() && model.workspace_bytes() > 0);
         assert_eq!(meter().allocated, model.workspace_bytes());
-        assert!(model.wake().is_ok() && model.wake().is_ok());
+        assert!(model.weights.wake().is_ok() && model.weights.wake().is_ok());
         assert_eq!((model.is_resident(), meter().allocated), (true, room_for(50)));
         assert_eq!(run(&mut model, 50).unwrap(), before);
         model.offload().unwrap();
         model.trim();
         assert_eq!((meter().allocated, meter().free), (0, room_for(100)));
-        model.wake().unwrap();
+        model.weights.wake().unwrap();
         model.offload().unwrap();
         drop(model);
         assert_eq!(meter().allocated, 0);
@@ -446,10 +393,10 @@ mod tests {
         let mut first = model(room_for(0));
         first.offload().unwrap();
         let second = load(&SimulatedDevice(Arc::clone(&first.device))).unwrap();
-        assert_eq!(first.wake().unwrap_err().code(), "out_of_memory");
+        assert_eq!(first.weights.wake().unwrap_err().code(), "out_of_memory");
         assert!(!first.is_resident());
         drop(second);
-        assert!(first.wake().is_ok() && first.is_resident());
+        assert!(first.weights.wake().is_ok() && first.is_resident());
     }
 
     #[test]
@@ -457,7 +404,7 @@ mod tests {
         let mut model = model(1 << 30);
         model.offload().unwrap();
         assert!(model.inject(InjectedFault::IllegalAddress).is_err());
-        assert_eq!(model.wake().unwrap_err().code(), "gpu_fault");
+        assert_eq!(model.weights.wake().unwrap_err().code(), "gpu_fault");
         let loaded = load(&SimulatedDevice(Arc::clone(&model.device))).map(drop);
         assert_eq!(loaded, Err("gpu_fault".to_owned()));
     }

@@ -1,9 +1,10 @@
 //! Tokens that come through worker processes: the same ones however often a worker dies, and none for those who left.
 
+use super::residency::{GPU, wait_for};
 use super::{LONG, options, start, text};
 use magray_engine::decoder::Sampling;
 use magray_engine::engine::{
-    Engine, EngineError, EngineOptions, Generation, ModelSource, Options, Prompt, TokenStream,
+    Engine, EngineError, EngineOptions, Generation, ModelSource, Options, Prompt, Residency, TokenStream,
 };
 use magray_engine::spec::decoder::DecoderSource;
 use magray_engine::testing::{SimulatedGpu, tiny_decoder};
@@ -15,6 +16,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 const UNREAD_MAX: u32 = 4;
+/// The model that generates.
+const GENERATOR: usize = 1;
 
 /// Wakes a thread that waits for a token.
 struct Unpark(std::thread::Thread);
@@ -160,6 +163,49 @@ fn a_worker_that_dies_while_tokens_are_proposed_changes_none_of_them() {
         assert!(engine.status().devices.iter().any(|device| device.schedule.restarts > 0), "{device:?} {faults}");
         engine.shut_down();
     }
+}
+
+#[test]
+fn weights_that_leave_in_the_middle_of_streams_change_no_token() {
+    let (_folder, calm) = generator(1, ON_GPUS, "");
+    let expected: Vec<Vec<u32>> = (0..4).map(|seed| read(ask(&calm, seed), |_| {})).collect();
+    calm.shut_down();
+    for device in [ON_GPUS, DeviceChoice::Auto] {
+        let (_folder, engine) = generator(1, device.clone(), "");
+        let mut moved = 0;
+        let streams: Vec<TokenStream> = (0..4).map(|seed| ask(&engine, seed)).collect();
+        for (stream, expected) in streams.into_iter().zip(&expected) {
+            let tokens = read(stream, |count| {
+                // A move that other streams overrule is none.
+                moved += match count {
+                    3 | 9 | 21 => usize::from(engine.offload(GENERATOR, LONG).is_ok()),
+                    15 => usize::from(engine.release(GENERATOR, LONG).is_ok()),
+                    _ => 0,
+                };
+            });
+            assert_eq!(&tokens, expected, "{device:?}");
+        }
+        assert!(moved > 0, "{device:?}");
+        assert!(engine.wait_until_settled(LONG));
+        assert!(engine.status().devices.iter().all(|device| device.schedule.kv_bytes() == 0));
+        engine.shut_down();
+    }
+}
+
+#[test]
+fn a_language_model_comes_back_from_its_image() {
+    let (_folder, engine) = generator(1, ON_GPUS, "");
+    let expected = read(ask(&engine, 6), |_| {});
+    let pid = engine.status().devices[GPU].pid;
+    for _ in 0..3 {
+        engine.offload(GENERATOR, LONG).unwrap();
+        let residency = || engine.status().models[GENERATOR].view.residency[GPU];
+        wait_for("an image in the host's memory", || residency() == Residency::OnCpu);
+        assert_eq!(read(ask(&engine, 6), |_| {}), expected);
+        assert_eq!(residency(), Residency::OnDevice);
+    }
+    assert_eq!(engine.status().devices[GPU].pid, pid, "the worker stays");
+    engine.shut_down();
 }
 
 /// Kills a worker after this many tokens of a stream.

@@ -33,6 +33,10 @@ impl DecoderActs {
         self.buffer.address()
     }
 
+    pub(super) fn bytes(&self) -> u64 {
+        self.buffer.bytes() as u64
+    }
+
     /// Numbers from one row to the next.
     pub(super) fn stride(&self) -> usize {
         stride_of(self.columns)

@@ -7,6 +7,7 @@ mod batch;
 mod draws;
 mod launches;
 mod memory;
+mod packing;
 mod plans;
 mod products;
 mod results;
@@ -21,7 +22,8 @@ use super::device_error::DeviceError;
 use super::function::LaunchShape;
 use super::memory::DeviceBuffer;
 use super::stream::{Stream, Urgency};
-use crate::{AttentionLayer, BlockLinear, Choice, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};
+use super::weights::{Ground, WeightsBlock};
+use crate::{AttentionLayer, Choice, DecoderOps, StepBatch};
 use arguments::{Argument, FINISH_ADD, FINISH_FLOATS, FINISH_GATED, FINISH_ROWS, Finish, int, int_of};
 use batch::{Layout, Shape};
 use launches::{Launch, Recordings};
@@ -37,39 +39,6 @@ impl Cuda {
     /// A decoder's operations, with a stream of their own.
     pub fn decoder(self: &Arc<Self>) -> Result<CudaDecoderOps, DeviceError> {
         CudaDecoderOps::new(Arc::clone(self))
-    }
-}
-
-impl DecoderDevice for Cuda {
-    type Error = DeviceError;
-    type Ops = CudaDecoderOps;
-
-    fn block_linear(&self, source: BlockLinear) -> Result<DecoderLinear, DeviceError> {
-        DecoderLinear::put(self, &source, false)
-    }
-
-    fn block_gates(&self, source: BlockLinear) -> Result<DecoderLinear, DeviceError> {
-        DecoderLinear::put(self, &source, true)
-    }
-
-    fn rms_norm(&self, gain: Vec<f32>, epsilon: f32) -> Result<DecoderNorm, DeviceError> {
-        DecoderNorm::put(self, &gain, epsilon)
-    }
-
-    fn rope(&self, source: RopeSource) -> Result<DecoderRope, DeviceError> {
-        DecoderRope::put(self, &source)
-    }
-
-    fn pages(&self, shape: KvShape, most: usize) -> Result<DecoderPages, DeviceError> {
-        Ok(DecoderPages::new(self, shape, most))
-    }
-
-    fn grow_pages(&self, pages: &mut DecoderPages, count: usize) -> Result<(), DeviceError> {
-        pages.grow(self, count)
-    }
-
-    fn decoder_acts(&self, columns: usize) -> DecoderActs {
-        DecoderActs::new(self.context(), columns)
     }
 }
 
@@ -100,6 +69,8 @@ pub struct CudaDecoderOps {
     /// How the next step draws tokens.
     choices: Vec<Choice>,
     results: Results,
+    /// What steps multiply with.
+    weights: Option<Arc<Ground>>,
     failure: Option<DeviceError>,
 }
 
@@ -155,10 +126,16 @@ impl CudaDecoderOps {
             attention: attention::Room::new(context),
             choices: Vec::new(),
             results: Results::new(context)?,
+            weights: None,
             failure: None,
             stream,
             cuda,
         })
+    }
+
+    /// Steps will use these weights: one that is launched while they are on their way waits for them.
+    pub fn rely_on(&mut self, weights: &WeightsBlock) {
+        self.weights = Some(Arc::clone(weights.ground()));
     }
 
     /// How many steps have recordings.
@@ -452,5 +429,33 @@ impl DecoderOps for CudaDecoderOps {
 
     fn feeds_back(&self) -> bool {
         true
+    }
+
+    /// Weights that were unpacked are as long as the largest matrix in 16 bits, and few recorded steps name them.
+    fn rest(&mut self) -> Result<(), DeviceError> {
+        self.stream.wait()?;
+        self.results.forget();
+        self.unpacked = Scratch::new(self.cuda.context());
+        // With that of pages it lies idle in the pool now, where others want it.
+        self.cuda.context().trim_device();
+        Ok(())
+    }
+
+    fn trim(&mut self) {
+        // A stream that cannot be waited for is lost with its context.
+        let _ = self.stream.wait();
+        self.results.trim();
+        self.recordings.clear();
+        self.batch = DeviceBuffer::empty(self.cuda.context());
+        let [shadow, parts, wanted, wanted_parts, sums, unpacked] =
+            std::array::from_fn(|_| Scratch::new(self.cuda.context()));
+        (self.shadow, self.parts, self.wanted, self.wanted_parts) = (shadow, parts, wanted, wanted_parts);
+        (self.sums, self.unpacked) = (sums, unpacked);
+        self.attention = attention::Room::new(self.cuda.context());
+        self.cuda.context().trim();
+    }
+
+    fn held_bytes(&self, acts: &[&DecoderActs]) -> u64 {
+        self.scratch_bytes() + acts.iter().map(|acts| acts.bytes()).sum::<u64>()
     }
 }

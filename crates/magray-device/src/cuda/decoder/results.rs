@@ -93,6 +93,16 @@ impl Results {
         self.rows = 0;
     }
 
+    /// Gives back what steps have taken. Nothing is under way.
+    pub(super) fn trim(&mut self) {
+        self.forget();
+        let context = &self.context;
+        (self.logits, self.found) = (Scratch::new(context), Scratch::new(context));
+        self.chosen = DeviceBuffer::empty(context);
+        self.slots.clear();
+        self.next = 0;
+    }
+
     /// Page-locked memory for a batch, which no copy reads any more.
     fn slot(&mut self, words: usize, stream: &Stream) -> Result<&mut Slot, CudaError> {
         if self.chosen.bytes() == 0 {
@@ -281,6 +291,9 @@ impl CudaDecoderOps {
     }
 
     fn try_finish(&mut self, rows: usize) -> Result<(), DeviceError> {
+        if let Some(weights) = &self.weights {
+            weights.hold_all(&self.stream)?;
+        }
         // Parts of prompts come in too many sizes to keep them all.
         let is_kept = self.shape.prompt_rows == 0;
         self.recordings.run(&self.cuda, &self.stream, &self.launches, is_kept)?;

@@ -2,21 +2,19 @@
 //! Formats that no kernel reads become one of these, without losing more than bf16 would.
 
 use crate::cuda::decoder_kernels::Form;
-use crate::cuda::device::Cuda;
-use crate::cuda::device_error::DeviceError;
+use crate::cuda::layers::put_vector;
 use crate::cuda::matrix::stride_of;
-use crate::cuda::memory::DeviceBuffer;
-use crate::cuda::pinned_buffers::PinnedBytes;
-use crate::cuda::threads::on_threads;
-use crate::{BlockLinear, RopeSource};
+use crate::cuda::weights::{Content, Site, WeightSlice, by_pieces};
+use crate::{BlockLinear, BlockMatrix, RopeSource};
 use half::{bf16, f16};
 use magray_core::BlockFormat;
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::ops::Range;
 
 /// Inputs that share a scale.
 const SHARED: usize = 32;
-/// Bytes that are made and copied at once.
-const COPIED_AT_ONCE: usize = 16 << 20;
+/// Outputs and columns that biases and gains are padded to a multiple of, with zeros.
+const PADDED: usize = 128;
 
 /// The form that a layer's weights get.
 fn form_of(source: &BlockLinear) -> Form {
@@ -36,8 +34,8 @@ fn form_of(source: &BlockLinear) -> Form {
 #[derive(Debug)]
 pub struct DecoderLinear {
     pub(super) form: Form,
-    buffer: DeviceBuffer,
-    bias: Option<DeviceBuffer>,
+    weights: WeightSlice,
+    bias: Option<WeightSlice>,
     pub(super) inputs: usize,
     /// As its layer knows them.
     pub(super) outputs: usize,
@@ -47,31 +45,25 @@ pub struct DecoderLinear {
 }
 
 impl DecoderLinear {
-    pub(super) fn put(cuda: &Cuda, source: &BlockLinear, is_gated: bool) -> Result<Self, DeviceError> {
+    pub(super) fn put(site: &Site<'_>, source: BlockLinear, is_gated: bool) -> Self {
         assert!(source.parts.iter().all(|part| part.columns() == source.inputs()), "matrices of equal columns");
         assert!(source.bias.is_empty() || source.bias.len() == source.outputs(), "a bias for each output");
         let (inputs, outputs) = (source.inputs(), source.outputs());
-        let rows = if is_gated { 2 * (outputs / 2).next_multiple_of(8) } else { outputs };
-        let order = Order { outputs, is_gated };
-        let packer = Packer { source, form: form_of(source), order, rows };
-        let eight_bytes = packer.eight_bytes();
-        let buffer = fill(cuda, rows.div_ceil(8) * eight_bytes, eight_bytes, |eight, bytes| packer.pack(eight, bytes))?;
-        let bias = match source.bias.is_empty() {
-            true => None,
-            false => {
-                let of = |row| order.source(row).map_or(0.0, |row: usize| source.bias[row]);
-                Some(put_floats(cuda, &(0..rows.next_multiple_of(128)).map(of).collect::<Vec<_>>())?)
-            }
-        };
-        Ok(Self { form: packer.form, buffer, bias, inputs, outputs, rows, is_gated })
+        let packer = Packer::new(source, is_gated);
+        let (form, rows, order) = (packer.form, packer.rows, packer.order);
+        let of = |row| order.source(row).map_or(0.0, |row: usize| packer.source.bias[row]);
+        let bias = (!packer.source.bias.is_empty()).then(|| (0..rows).map(of).collect::<Vec<_>>());
+        let weights = site.put_content(packer);
+        let bias = bias.map(|bias| put_vector(site, bias, rows.next_multiple_of(PADDED)));
+        Self { form, weights, bias, inputs, outputs, rows, is_gated }
     }
 
     pub(super) fn address(&self) -> u64 {
-        self.buffer.address()
+        self.weights.address()
     }
 
     pub(super) fn bias(&self) -> u64 {
-        self.bias.as_ref().map_or(0, DeviceBuffer::address)
+        self.bias.as_ref().map_or(0, WeightSlice::address)
     }
 
     /// Blocks along the inputs.
@@ -86,7 +78,7 @@ impl DecoderLinear {
 }
 
 /// Which row of its source a row in memory is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Order {
     outputs: usize,
     is_gated: bool,
@@ -104,14 +96,35 @@ impl Order {
 }
 
 /// Makes the bytes of a matrix, 8 rows at a time.
-struct Packer<'a> {
-    source: &'a BlockLinear,
+#[derive(Debug)]
+struct Packer {
+    source: BlockLinear,
     form: Form,
     order: Order,
     rows: usize,
 }
 
-impl Packer<'_> {
+impl Content for Packer {
+    fn bytes(&self) -> usize {
+        self.rows.div_ceil(8) * self.eight_bytes()
+    }
+
+    fn make(&self, range: Range<usize>, out: &mut [u8]) -> io::Result<()> {
+        by_pieces(self.eight_bytes(), range, out, |eight, bytes| self.pack(eight, bytes))
+    }
+
+    fn release_pages(&self) {
+        self.source.parts.iter().for_each(BlockMatrix::release_pages);
+    }
+}
+
+impl Packer {
+    fn new(source: BlockLinear, is_gated: bool) -> Self {
+        let outputs = source.outputs();
+        let rows = if is_gated { 2 * (outputs / 2).next_multiple_of(8) } else { outputs };
+        Self { form: form_of(&source), order: Order { outputs, is_gated }, rows, source }
+    }
+
     fn eight_bytes(&self) -> usize {
         let inputs = self.source.inputs();
         match self.form {
@@ -121,14 +134,14 @@ impl Packer<'_> {
     }
 
     /// The bytes of 8 rows.
-    fn pack(&self, eight: usize, bytes: &mut [u8]) {
+    fn pack(&self, eight: usize, bytes: &mut [u8]) -> io::Result<()> {
         bytes.fill(0);
         let (inputs, mut numbers) = (self.source.inputs(), Vec::new());
         for (i, row) in (eight * 8..(eight * 8 + 8).min(self.rows)).enumerate() {
             let Some((part, row)) = self.order.source(row).map(|row| self.part_of(row)) else { continue };
             let matrix = &self.source.parts[part];
             if self.form == Form::Numbers && matrix.format() == BlockFormat::Bf16 {
-                bytes[i * stride_of(inputs) * 2..][..inputs * 2].copy_from_slice(matrix.row(row));
+                matrix.copy_rows(row, &mut bytes[i * stride_of(inputs) * 2..][..inputs * 2])?;
                 continue;
             }
             if self.form.is_4_bits() {
@@ -146,6 +159,7 @@ impl Packer<'_> {
                 _ => bytes_of_row(&numbers, i, bytes),
             }
         }
+        Ok(())
     }
 
     fn part_of(&self, mut row: usize) -> (usize, usize) {
@@ -211,59 +225,18 @@ fn nibbles_of_row(form: Form, format: BlockFormat, source: &[u8], row: usize, by
     }
 }
 
-/// Makes memory of pieces on all cores, and brings it to the GPU; returns when it is there.
-fn fill(
-    cuda: &Cuda,
-    bytes: usize,
-    piece: usize,
-    make: impl Fn(usize, &mut [u8]) + Sync,
-) -> Result<DeviceBuffer, DeviceError> {
-    let stream = cuda.copies().lock().unwrap_or_else(PoisonError::into_inner);
-    let buffer = DeviceBuffer::uncertain(&stream, bytes)?;
-    if bytes == 0 {
-        return Ok(buffer);
-    }
-    let at_once = (COPIED_AT_ONCE / piece).max(1) * piece;
-    let mut pinned = PinnedBytes::take(cuda.context(), at_once.min(bytes))?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut start = 0;
-    while start < bytes {
-        let count = at_once.min(bytes - start);
-        let pieces = Mutex::new(pinned.as_mut_slice()[..count].chunks_mut(piece).enumerate());
-        on_threads(threads.min(count.div_ceil(piece)), || -> Result<(), DeviceError> {
-            loop {
-                let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some((i, to)) = next else { return Ok(()) };
-                make(start / piece + i, to);
-            }
-        })?;
-        cuda.context().bind()?;
-        // SAFETY: both ranges hold this many bytes, and the wait follows before either goes or is written again.
-        unsafe { stream.copy_in(buffer.address() + start as u64, pinned.address(), count) }?;
-        stream.wait()?;
-        start += count;
-    }
-    Ok(buffer)
-}
-
-fn put_floats(cuda: &Cuda, values: &[f32]) -> Result<DeviceBuffer, DeviceError> {
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    fill(cuda, bytes.len(), bytes.len().max(1), |_, to| to.copy_from_slice(&bytes))
-}
-
 /// The gains of a root mean square norm.
 #[derive(Debug)]
 pub struct DecoderNorm {
-    gain: DeviceBuffer,
+    gain: WeightSlice,
     pub(super) epsilon: f32,
     pub(super) columns: usize,
 }
 
 impl DecoderNorm {
-    pub(super) fn put(cuda: &Cuda, gain: &[f32], epsilon: f32) -> Result<Self, DeviceError> {
-        let mut padded = gain.to_vec();
-        padded.resize(gain.len().next_multiple_of(128), 0.0);
-        Ok(Self { gain: put_floats(cuda, &padded)?, epsilon, columns: gain.len() })
+    pub(super) fn put(site: &Site<'_>, gain: Vec<f32>, epsilon: f32) -> Self {
+        let columns = gain.len();
+        Self { gain: put_vector(site, gain, columns.next_multiple_of(PADDED)), epsilon, columns }
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -274,16 +247,17 @@ impl DecoderNorm {
 /// How positions turn heads.
 #[derive(Debug)]
 pub struct DecoderRope {
-    radians: DeviceBuffer,
+    radians: WeightSlice,
     pub(super) pairs: usize,
     pub(super) scale: f32,
     pub(super) neighbours: bool,
 }
 
 impl DecoderRope {
-    pub(super) fn put(cuda: &Cuda, source: &RopeSource) -> Result<Self, DeviceError> {
-        let radians = put_floats(cuda, &source.radians)?;
-        Ok(Self { radians, pairs: source.radians.len(), scale: source.scale, neighbours: source.neighbours })
+    pub(super) fn put(site: &Site<'_>, source: RopeSource) -> Self {
+        let RopeSource { radians, scale, neighbours } = source;
+        let pairs = radians.len();
+        Self { radians: put_vector(site, radians, pairs), pairs, scale, neighbours }
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -294,17 +268,21 @@ impl DecoderRope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::BlockMatrix;
 
-    fn packed(source: &BlockLinear, is_gated: bool) -> (Form, Vec<u8>, usize) {
-        let (form, outputs) = (form_of(source), source.outputs());
-        let rows = if is_gated { 2 * (outputs / 2).next_multiple_of(8) } else { outputs };
-        let packer = Packer { source, form, order: Order { outputs, is_gated }, rows };
-        let mut bytes = vec![7; rows.div_ceil(8) * packer.eight_bytes()];
-        for (eight, bytes) in bytes.chunks_mut(packer.eight_bytes()).enumerate() {
-            packer.pack(eight, bytes);
+    /// The whole of it, which is the same in whatever stretches it is made.
+    fn packed(packer: &Packer) -> Vec<u8> {
+        let made = |stretch: usize| {
+            let mut bytes = vec![7; packer.bytes()];
+            for (i, to) in bytes.chunks_mut(stretch).enumerate() {
+                packer.make(i * stretch..i * stretch + to.len(), to).unwrap();
+            }
+            bytes
+        };
+        let whole = made(packer.bytes());
+        for stretch in [packer.eight_bytes(), 1000, 77] {
+            assert!(made(stretch) == whole, "in stretches of {stretch}");
         }
-        (form, bytes, rows)
+        whole
     }
 
     /// As `weight_at` of the kernels reads it.
@@ -365,17 +343,16 @@ mod tests {
         for (parts, wanted_form, tolerance) in cases {
             let source = BlockLinear { parts, bias: Vec::new() };
             for is_gated in [false, true] {
-                let (form, bytes, rows) = packed(&source, is_gated);
+                let packer = Packer::new(source.clone(), is_gated);
+                let (form, bytes) = (packer.form, packed(&packer));
                 assert_eq!(form, wanted_form);
-                let order = Order { outputs: 20, is_gated };
                 let mut seen = 0;
-                for row in 0..rows {
-                    let Some(of) = order.source(row) else {
+                for row in 0..packer.rows {
+                    let Some(of) = packer.order.source(row) else {
                         assert!((0..columns).all(|k| weight_at(form, &bytes, columns, row, k) == 0.0));
                         continue;
                     };
                     seen += 1;
-                    let packer = Packer { source: &source, form, order, rows };
                     let (part, at) = packer.part_of(of);
                     let mut wanted = vec![0.0; columns];
                     source.parts[part].read_row(at, &mut wanted);

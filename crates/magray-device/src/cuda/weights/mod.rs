@@ -8,7 +8,7 @@ mod parts;
 mod site;
 mod upload;
 
-pub(super) use parts::{Form, Matrix};
+pub(super) use parts::{Content, Form, Matrix, by_pieces};
 pub use site::Site;
 
 use super::context::Context;
@@ -107,6 +107,15 @@ impl Ground {
     pub(super) fn is_there(&self) -> bool {
         self.arrival.is_there()
     }
+
+    /// Makes a stream wait until all weights are copied. Costs nothing when they are.
+    pub(super) fn hold_all(&self, stream: &Stream) -> Result<(), DeviceError> {
+        self.hold(stream, self.bytes())
+    }
+
+    fn hold(&self, stream: &Stream, end: usize) -> Result<(), DeviceError> {
+        if self.is_there() { Ok(()) } else { self.arrival.hold(stream, end) }
+    }
 }
 
 /// A part of the weights, as a layer holds it.
@@ -124,7 +133,7 @@ impl WeightSlice {
 
     /// Makes a stream wait until this part and all before it are copied. Costs nothing when they are.
     pub(super) fn hold(&self, stream: &Stream) -> Result<(), DeviceError> {
-        if self.ground.is_there() { Ok(()) } else { self.ground.arrival.hold(stream, self.end) }
+        self.ground.hold(stream, self.end)
     }
 }
 

@@ -3,8 +3,60 @@
 
 use crate::Numbers;
 use crate::cuda::memory::Number;
+use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes as they lie on the GPU, which are made when they are copied there.
+pub(in crate::cuda) trait Content: Debug + Send + Sync {
+    fn bytes(&self) -> usize;
+
+    /// Makes the bytes `range`; `out` has as many.
+    fn make(&self, range: Range<usize>, out: &mut [u8]) -> io::Result<()>;
+
+    /// They went elsewhere: the pages of the files that they were made of would only take memory.
+    fn release_pages(&self);
+}
+
+/// Content at its place in the weights.
+#[derive(Debug)]
+pub(in crate::cuda) struct Part {
+    pub(in crate::cuda) at: usize,
+    pub(in crate::cuda) content: Arc<dyn Content>,
+}
+
+impl Part {
+    fn end(&self) -> usize {
+        self.at + self.content.bytes()
+    }
+}
+
+/// Makes a stretch of bytes that are made `piece` by piece: those that lie inside at their place, those that stick out beside it.
+pub(in crate::cuda) fn by_pieces<E>(
+    piece: usize,
+    range: Range<usize>,
+    out: &mut [u8],
+    mut make: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let mut spare = Vec::new();
+    for index in range.start / piece..range.end.div_ceil(piece) {
+        let whole = index * piece..(index + 1) * piece;
+        let (from, to) = (whole.start.max(range.start), whole.end.min(range.end));
+        let here = &mut out[from - range.start..to - range.start];
+        if here.len() == piece {
+            make(index, here)?;
+        } else {
+            spare.resize(piece, 0);
+            make(index, &mut spare)?;
+            here.copy_from_slice(&spare[from - whole.start..to - whole.start]);
+        }
+    }
+    Ok(())
+}
 
 /// Numbers one behind the other, as rows with zeros up to a stride.
 #[derive(Debug)]
@@ -68,20 +120,18 @@ impl Matrix {
     }
 }
 
-/// A matrix in its form, at its place in the weights.
+/// A matrix in its form.
 #[derive(Debug)]
-pub(in crate::cuda) struct Part {
-    pub(in crate::cuda) at: usize,
-    pub(in crate::cuda) matrix: std::sync::Arc<Matrix>,
+pub(in crate::cuda) struct Formed {
+    pub(in crate::cuda) matrix: Arc<Matrix>,
     pub(in crate::cuda) form: Form,
 }
 
-impl Part {
-    fn end(&self) -> usize {
-        self.at + self.matrix.bytes(self.form)
+impl Content for Formed {
+    fn bytes(&self) -> usize {
+        self.matrix.bytes(self.form)
     }
 
-    /// Makes the bytes `range` of this part, counted from its start.
     fn make(&self, range: Range<usize>, out: &mut [u8]) -> io::Result<()> {
         match self.form {
             Form::Numbers(number) if self.matrix.is_as_in_file(number) => self.copy(range, out),
@@ -115,6 +165,12 @@ impl Part {
         }
     }
 
+    fn release_pages(&self) {
+        self.matrix.numbers.iter().for_each(Numbers::release_pages);
+    }
+}
+
+impl Formed {
     /// Takes the bytes from the file as they are.
     fn copy(&self, range: Range<usize>, mut out: &mut [u8]) -> io::Result<()> {
         let mut start = range.start;
@@ -135,19 +191,11 @@ impl Part {
     /// Makes whole rows and takes of them what lies in the range.
     fn make_rows(&self, row_bytes: usize, range: Range<usize>, out: &mut [u8], make: impl Fn(&[f32], &mut [u8])) {
         let mut floats = vec![0.0; self.matrix.columns];
-        let mut spare = vec![0; row_bytes];
-        for row in range.start / row_bytes..range.end.div_ceil(row_bytes) {
+        let Ok(()) = by_pieces(row_bytes, range, out, |row, bytes| {
             self.matrix.read_row(row, &mut floats);
-            let row_range = row * row_bytes..(row + 1) * row_bytes;
-            let (from, to) = (row_range.start.max(range.start), row_range.end.min(range.end));
-            let here = &mut out[from - range.start..to - range.start];
-            if here.len() == row_bytes {
-                make(&floats, here);
-            } else {
-                make(&floats, &mut spare);
-                here.copy_from_slice(&spare[from - row_range.start..to - row_range.start]);
-            }
-        }
+            make(&floats, bytes);
+            Ok::<(), std::convert::Infallible>(())
+        });
     }
 }
 
@@ -170,7 +218,7 @@ pub(in crate::cuda) fn make(parts: &[Part], start: usize, out: &mut [u8]) -> io:
     for part in parts[first..].iter().take_while(|part| part.at < end) {
         let (from, to) = (part.at.max(start), part.end().min(end));
         out[done - start..from - start].fill(0);
-        part.make(from - part.at..to - part.at, &mut out[from - start..to - start])?;
+        part.content.make(from - part.at..to - part.at, &mut out[from - start..to - start])?;
         done = to;
     }
     out[done - start..].fill(0);
@@ -182,7 +230,6 @@ mod tests {
     use super::*;
     use crate::{MappedFile, NumberFormat};
     use half::bf16;
-    use std::sync::Arc;
 
     fn floats(count: usize) -> Vec<f32> {
         (0..count).map(|i| ((i * 37) % 101) as f32 * 0.5 - 25.0).collect()
@@ -190,6 +237,10 @@ mod tests {
 
     fn matrix(numbers: Vec<Numbers>, columns: usize, stride: usize) -> Arc<Matrix> {
         Arc::new(Matrix { numbers, columns, stride })
+    }
+
+    fn part(at: usize, matrix: &Arc<Matrix>, form: Form) -> Part {
+        Part { at, content: Arc::new(Formed { matrix: Arc::clone(matrix), form }) }
     }
 
     /// The same bytes come out however the weights are cut.
@@ -210,10 +261,7 @@ mod tests {
     fn rows_are_padded_and_gaps_are_zero() {
         let rows = matrix(vec![Numbers::new(floats(34)), Numbers::new(floats(17))], 17, 32);
         let vector = Arc::new(Matrix::vector(floats(5), 8));
-        let parts = [
-            Part { at: 0, matrix: rows, form: Form::Numbers(Number::F32) },
-            Part { at: 512, matrix: vector, form: Form::Numbers(Number::F32) },
-        ];
+        let parts = [part(0, &rows, Form::Numbers(Number::F32)), part(512, &vector, Form::Numbers(Number::F32))];
         let bytes = check_cuts(&parts, 600);
         let read = |at: usize| f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(read(32 * 4), floats(34)[17]);
@@ -227,10 +275,7 @@ mod tests {
     #[test]
     fn quantised_rows_are_scaled_by_their_largest_number() {
         let rows = matrix(vec![Numbers::new(vec![1.0f32, -2.0, 0.5, 0.0, 0.0, 0.0])], 3, 16);
-        let parts = [
-            Part { at: 0, matrix: Arc::clone(&rows), form: Form::Quantised },
-            Part { at: 32, matrix: rows, form: Form::Scales },
-        ];
+        let parts = [part(0, &rows, Form::Quantised), part(32, &rows, Form::Scales)];
         let bytes = check_cuts(&parts, 48);
         assert_eq!(bytes[..4].iter().map(|&b| b as i8).collect::<Vec<_>>(), [64, -127, 32, 0]);
         assert!(bytes[4..32].iter().all(|&b| b == 0));
@@ -248,15 +293,15 @@ mod tests {
         let mapped = |range| Numbers::mapped(Arc::clone(&file), range, NumberFormat::Bf16);
         let joined = matrix(vec![mapped(3 + 64..3 + 192), mapped(3..3 + 64)], 16, 16);
         assert!(joined.is_as_in_file(Number::Bf16) && !joined.is_as_in_file(Number::F16));
-        let copied = check_cuts(&[Part { at: 0, matrix: joined, form: Form::Numbers(Number::Bf16) }], 192);
+        let copied = check_cuts(&[part(0, &joined, Form::Numbers(Number::Bf16))], 192);
         let in_memory = matrix(vec![Numbers::new(values[32..].to_vec()), Numbers::new(values[..32].to_vec())], 16, 16);
-        let converted = check_cuts(&[Part { at: 0, matrix: in_memory, form: Form::Numbers(Number::Bf16) }], 192);
+        let converted = check_cuts(&[part(0, &in_memory, Form::Numbers(Number::Bf16))], 192);
         assert!(copied == converted && copied[..128] == halves[64..]);
     }
 
     #[test]
     fn a_vector_of_nothing_is_zeros() {
-        let part = Part { at: 0, matrix: Arc::new(Matrix::vector(Vec::new(), 8)), form: Form::Numbers(Number::F32) };
-        assert_eq!(check_cuts(&[part], 32), vec![0; 32]);
+        let nothing = part(0, &Arc::new(Matrix::vector(Vec::new(), 8)), Form::Numbers(Number::F32));
+        assert_eq!(check_cuts(&[nothing], 32), vec![0; 32]);
     }
 }

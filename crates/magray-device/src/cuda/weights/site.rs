@@ -1,13 +1,12 @@
 //! Where a model's layers are put, one behind the other in the order of use: measured first, then placed in one block.
 //! Reads no number before all have their place.
 
-use super::parts::{Form, Matrix, Part};
+use super::parts::{Content, Form, Formed, Matrix, Part};
 use super::upload::{self, Origin, Source};
 use super::{Ground, WeightSlice, WeightsBlock};
 use crate::SharedMemory;
 use crate::cuda::device::Cuda;
 use crate::cuda::device_error::DeviceError;
-
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -79,12 +78,17 @@ impl<'a> Site<'a> {
 
     /// Assigns a matrix its place.
     pub(in crate::cuda) fn put(&self, matrix: &Arc<Matrix>, form: Form) -> WeightSlice {
+        self.put_content(Formed { matrix: Arc::clone(matrix), form })
+    }
+
+    /// Assigns what will be made its place.
+    pub(in crate::cuda) fn put_content(&self, content: impl Content + 'static) -> WeightSlice {
         let at = self.cursor.get().next_multiple_of(ALIGN_BYTES);
-        let end = at + matrix.bytes(form);
+        let end = at + content.bytes();
         self.cursor.set(end);
         if !self.measures {
             assert!(end <= self.ground.bytes(), "the layers are those that were measured");
-            self.parts.borrow_mut().push(Part { at, matrix: Arc::clone(matrix), form });
+            self.parts.borrow_mut().push(Part { at, content: Arc::new(content) });
         }
         WeightSlice { ground: Arc::clone(&self.ground), at, end }
     }

@@ -4,7 +4,6 @@
 use super::image::Image;
 use super::parts::{self, Part};
 use super::{Ground, UNIT_BYTES};
-use crate::Numbers;
 use crate::cuda::device_error::DeviceError;
 use crate::cuda::pinned_buffers::PinnedBytes;
 use crate::cuda::stream::{Mark, Stream};
@@ -44,7 +43,7 @@ impl Origin {
     /// The numbers went elsewhere: the pages of their files would only take memory.
     pub(super) fn release_pages(&self) {
         if let Self::Parts(parts) = self {
-            parts.iter().flat_map(|part| &part.matrix.numbers).for_each(Numbers::release_pages);
+            parts.iter().for_each(|part| part.content.release_pages());
         }
     }
 }

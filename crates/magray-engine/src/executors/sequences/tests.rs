@@ -80,6 +80,24 @@ fn pages_come_back_when_sequences_end() {
         assert_eq!(go_on(&mut host, u64::from(round), 0, &ids, 20).unwrap().len(), 20, "round {round}");
         host.1.free(u64::from(round));
     }
-    host.1.trim();
+    host.1.trim(&host.0);
     assert!(host.1.pages.made.is_none());
+}
+
+#[test]
+fn sequences_and_pages_go_with_the_weights_and_begin_anew_after_them() {
+    let mut host = host();
+    let ids = text(3, 40, 200);
+    let expected = go_on(&mut host, 1, 0, &ids, 20).unwrap();
+    host.1.rest().unwrap();
+    assert!(host.1.pages.made.is_none() && host.1.states.is_empty());
+    // What followed is not known here any more: it is given again from the start.
+    let end = (ids.len() + expected.len() - 1) as u32;
+    assert!(matches!(go_on(&mut host, 1, end, &expected[19..], 5), Err(StepError::StateMissing)));
+    assert_eq!(go_on(&mut host, 1, 0, &ids, 20).unwrap(), expected);
+    // Memory that steps had taken comes again too.
+    host.1.trim(&host.0);
+    let known: Vec<u32> = ids.iter().chain(&expected).copied().collect();
+    let further = go_on(&mut host, 1, end, &expected[19..], 5).unwrap();
+    assert_eq!(go_on(&mut host, 2, 0, &known, 5).unwrap(), further);
 }

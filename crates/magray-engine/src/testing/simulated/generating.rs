@@ -1,10 +1,12 @@
 //! A language model on a simulated GPU: portable code computes a token the same whatever is beside it, so that what one worker began
 //! another goes on with bit by bit.
 
-use super::{Shared, duration};
+use super::Shared;
+use super::weights::SimulatedWeights;
 use crate::executors::decoder_model::{DecoderModel, SequenceRoom};
+use crate::executors::held_weights::HeldWeights;
 use crate::executors::native::NativeModel;
-use crate::executors::{Failure, NewTokens, SequenceStep};
+use crate::executors::{Failure, FilledImage, NewTokens, SequenceStep};
 use crate::gpu::GpuError;
 use crate::packed::Tokens;
 use crate::spec::GenerateSpec;
@@ -16,33 +18,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub(super) struct SimulatedDecoder {
-    model: DecoderModel<Cpu>,
-    taken: Taken,
-}
-
-/// Memory of the device that is given back.
-struct Taken {
     device: Arc<Shared>,
-    bytes: u64,
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.device.memory.give_back(self.bytes);
-    }
+    model: DecoderModel<Cpu>,
 }
 
 impl SimulatedDecoder {
-    pub(super) fn new(device: &Arc<Shared>, spec: &GenerateSpec, kv: KvFormat) -> Result<Self, Failure> {
-        device.check()?;
-        let (bytes, gpu) = (spec.weight_bytes, device.gpu);
-        device.memory.take(bytes).map_err(GpuError::from)?;
-        let taken = Taken { device: Arc::clone(device), bytes };
-        std::thread::sleep(duration(bytes, gpu.load_us_per_mib));
+    pub(super) fn new(
+        device: &Arc<Shared>,
+        spec: &GenerateSpec,
+        kv: KvFormat,
+        image: Option<FilledImage>,
+    ) -> Result<Self, Failure> {
+        let weights = SimulatedWeights::load(device, spec.weight_bytes, image)?;
         let cpu = Arc::new(Cpu::new(Some(CpuPath::Portable), Some(1)).map_err(Failure::of_model)?);
-        let room = SequenceRoom { kv_bytes: gpu.kv_bytes, kv };
-        let model = DecoderModel::load(&cpu, cpu.decoder(), spec, room, |never| match never {}, Box::new(()))?;
-        Ok(Self { model, taken })
+        let room = SequenceRoom { kv_bytes: device.gpu.kv_bytes, kv };
+        let mut model = DecoderModel::load(&cpu, cpu.decoder(), spec, room, |never| match never {}, Box::new(()))?;
+        model.hold(weights.bytes(), Box::new(weights));
+        Ok(Self { device: Arc::clone(device), model })
     }
 }
 
@@ -57,9 +49,9 @@ impl NativeModel for SimulatedDecoder {
 
     fn advance(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), Failure> {
         let began = Instant::now();
-        self.taken.device.check()?;
+        self.device.check()?;
         self.model.advance(steps, new)?;
-        self.taken.device.take_time(steps.iter().map(|step| step.ids.len()).sum(), began);
+        self.device.take_time(steps.iter().map(|step| step.ids.len()).sum(), began);
         Ok(())
     }
 
@@ -72,10 +64,22 @@ impl NativeModel for SimulatedDecoder {
     }
 
     fn weight_bytes(&self) -> u64 {
-        self.taken.bytes
+        self.model.weight_bytes()
+    }
+
+    fn weights(&self) -> Option<&dyn HeldWeights> {
+        self.model.weights()
+    }
+
+    fn weights_mut(&mut self) -> Option<&mut (dyn HeldWeights + 'static)> {
+        self.model.weights_mut()
+    }
+
+    fn rest(&mut self) -> Result<(), Failure> {
+        self.model.rest()
     }
 
     fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
-        self.taken.device.inject(fault)
+        self.device.inject(fault)
     }
 }

@@ -111,17 +111,16 @@ def decoders_h200(raw):
 
 
 def generate_h200(raw):
-    groups = []
-    for shape, words in (("llama-1b", "1B"), ("llama-8b", "8B")):
-        # The first run of a shape that takes prompts of 128 tokens and has no temperature is the plain one.
-        runs = [part for part in raw.split("$ magray bench generate -m synthetic:")[1:] if part.startswith(shape)]
-        plain = next(run for run in runs if "--prompt-tokens 128" in run.splitlines()[0] and "--temperature" not in run.splitlines()[0])
-        for count, rate in re.findall(r"^(\d+) +([\d.]+) ", plain, re.M):
-            group = groups[-1] if groups and groups[-1].title.startswith(words) else Group(f"{words} in bf16: tokens a second by streams", "tokens/s")
-            if group not in groups:
-                groups.append(group)
-            group.add(f"{count} stream{'s' if count != '1' else ''}", float(rate))
-    return groups
+    """The first run of each shape whose prompts have 192 tokens, which is the newest: reports of `magray bench generate --json`."""
+    groups = {}
+    words = {"llama-1b": "1B in bf16", "llama-8b": "8B in bf16", "llama-8b-q4": "8B in 4 bits", "llama-1b-q4": "1B in 4 bits"}
+    for report in (json.loads(line) for line in raw.splitlines() if line.startswith('{"model":"synthetic:')):
+        shape, streams = report["model"].removeprefix("synthetic:"), report["streams"]
+        group = groups.setdefault(shape, Group(f"{words[shape]}: tokens a second by streams", "tokens/s"))
+        label = f"{streams} stream{'s' if streams != 1 else ''}"
+        if report["prompt_tokens"] == 192 and label not in group.bars:
+            group.add(label, report["tokens_per_s"])
+    return list(groups.values())
 
 
 def http_gpu(raw):

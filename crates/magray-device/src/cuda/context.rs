@@ -14,9 +14,12 @@ use magray_core::pool::{PoolStats, StreamId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a context and the kernels in it take of a GPU beside the memory that is handed out. Measured on an H200: 263 MiB
-/// for the context alone; the rest is for kernels, and for the stack of those few that spill registers.
+/// What a context and the kernels in it may take of a GPU beside the memory that is handed out: [`CONTEXT_BYTES_SEEN`], and room for more
+/// kernels and for the stack of those few that spill registers.
 pub const CONTEXT_BYTES: u64 = 400 << 20;
+/// What they took on an H200 (driver 580), by what the driver tells of the whole GPU while language models and embedders were served.
+/// A process cannot ask for its own.
+pub const CONTEXT_BYTES_SEEN: u64 = 264 << 20;
 
 /// How a context's memory may be used.
 #[derive(Debug, Default)]

@@ -59,7 +59,7 @@ pub(crate) use cudarc::driver::sys;
 
 pub use arch::Arch;
 pub use compile::{KernelSpec, Needs, compile};
-pub use context::{CONTEXT_BYTES, Context, MemoryOptions, memory_of};
+pub use context::{CONTEXT_BYTES, CONTEXT_BYTES_SEEN, Context, MemoryOptions, memory_of};
 pub use cubin::stack_bytes;
 pub use cubin_archive::{ARCHIVE_FILE, ArchiveError, CubinArchive};
 pub use cubin_cache::{CubinCache, CubinKey};

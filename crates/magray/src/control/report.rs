@@ -7,6 +7,7 @@ use magray_core::{ledger::Owner, pool::PoolStats};
 use magray_engine::{
     DeviceName, OnnxProvider,
     engine::{DeviceState, DeviceStatus, Engine, LastError, ModelStatus, ModelView, Recent, Residency, Status},
+    gpu::CONTEXT_BYTES_SEEN,
     health::utc_of,
 };
 use rmcp::schemars::JsonSchema;
@@ -264,7 +265,9 @@ impl DeviceReport {
         let total = device.memory.map(|memory| memory.total).filter(|total| *total > 0);
         let limit = |total: u64| memory_limit.map_or(total, |limit| limit.min(total));
         let accounts = device.schedule.accounts.iter();
+        // Its account has room for more than there usually is.
         let context = accounts.filter(|(owner, _)| *owner == Owner::Context).map(|(_, bytes)| bytes).sum::<u64>();
+        let context = context.min(CONTEXT_BYTES_SEEN);
         let (schedule, health) = (&device.schedule, device.health.as_ref());
         let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
         Self {

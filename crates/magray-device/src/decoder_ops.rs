@@ -143,6 +143,19 @@ pub struct AttentionLayer<'a, Norm, Rope> {
     pub key_norm: Option<&'a Norm>,
 }
 
+/// Where a part of a decoder belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It begins the pass: the table of tokens.
+    Table,
+    /// This layer.
+    Layer(usize),
+    /// It ends the pass: the last norm and the head.
+    Head,
+    /// Both ends: a table that is the head too.
+    TiedTable,
+}
+
 /// A linear layer whose weights stay as they are stored.
 #[derive(Clone, Debug)]
 pub struct BlockLinear {
@@ -196,6 +209,16 @@ pub trait DecoderOps {
 
     /// `out = scale * table[id]`.
     fn embed(&mut self, steps: &StepBatch<'_>, table: &Self::Linear, scale: f32, out: &mut Self::Acts);
+
+    /// Layer `layer` is next. Where another device has it than the one before it, the residual stream moves there.
+    fn enter(&mut self, _: &StepBatch<'_>, _layer: usize, _hidden: &mut Self::Acts) {}
+
+    /// Ends a step behind the last of this device's layers, in place of [`DecoderOps::logits`]: the rows of the residual stream, end to end.
+    /// Waits until they are there.
+    fn read_hidden<'a>(&'a mut self, steps: &StepBatch<'_>, hidden: &'a Self::Acts) -> Result<&'a [f32], Self::Error>;
+
+    /// Begins a step with the residual stream of another device, in place of [`DecoderOps::embed`].
+    fn write_hidden(&mut self, steps: &StepBatch<'_>, rows: &[f32], hidden: &mut Self::Acts);
 
     /// `out = norm(x) * weights + bias`.
     fn norm_linear(&mut self, x: &Self::Acts, norm: &Self::Norm, weights: &Self::Linear, out: &mut Self::Acts);
@@ -331,6 +354,21 @@ pub trait DecoderDevice {
 
     /// Takes over the gains of a root mean square norm.
     fn rms_norm(&self, gain: Vec<f32>, epsilon: f32) -> Result<<Self::Ops as DecoderOps>::Norm, Self::Error>;
+
+    /// As [`DecoderDevice::block_linear`], told where in the decoder it belongs: a device that is made of several puts it there.
+    fn linear_at(&self, _: Place, source: BlockLinear) -> Result<<Self::Ops as DecoderOps>::Linear, Self::Error> {
+        self.block_linear(source)
+    }
+
+    /// As [`DecoderDevice::block_gates`], told where it belongs.
+    fn gates_at(&self, _: Place, source: BlockLinear) -> Result<<Self::Ops as DecoderOps>::Linear, Self::Error> {
+        self.block_gates(source)
+    }
+
+    /// As [`DecoderDevice::rms_norm`], told where it belongs.
+    fn norm_at(&self, _: Place, gain: Vec<f32>, epsilon: f32) -> Result<<Self::Ops as DecoderOps>::Norm, Self::Error> {
+        self.rms_norm(gain, epsilon)
+    }
 
     /// Takes over frequencies.
     fn rope(&self, source: RopeSource) -> Result<<Self::Ops as DecoderOps>::Rope, Self::Error>;

@@ -5,7 +5,7 @@ mod error;
 
 pub use error::{EmbedError, LoadError};
 
-use crate::executors::OnnxOptions;
+use crate::executors::{GpuLayers, OnnxOptions};
 use crate::gpu::GpuOptions;
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
 use magray_device::KvFormat;
@@ -23,6 +23,8 @@ pub struct EncoderOptions {
     pub device: DeviceChoice,
     /// How the keys and values of a language model's sequences are kept.
     pub kv: KvFormat,
+    /// How many of a language model's layers are on a GPU.
+    pub gpu_layers: GpuLayers,
     /// How GPUs may be used.
     pub gpu: GpuOptions,
     /// How ONNX Runtime is used.

@@ -1,13 +1,14 @@
 //! One suite over all executors that are built in: on the CPU, simulated, and on a GPU where there is one.
 
 use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
-use magray_engine::executors::{CudaDevice, ExecutorModel, OpenExecutor};
+use magray_engine::executors::{CudaDevice, ExecutorModel, LayerSplit, OpenExecutor};
 use magray_engine::gpu::{GpuOptions, find};
 use magray_engine::spec::decoder::DecoderSource;
 use magray_engine::testing::conformance::{Suite, check_generating};
 use magray_engine::testing::{SimulatedGpu, tiny_decoder};
 use magray_engine::{DeviceChoice, EncoderShape, ExecutorDevice, GpuSelector, Precision, PrecisionChoice};
 use magray_skip::Need;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 fn tiny() -> EncoderShape {
@@ -37,6 +38,21 @@ fn check_generator(executor: &dyn OpenExecutor, is_exact: bool) {
     check_generating(executor, ExecutorModel::new(source, PrecisionChoice::Auto), is_exact);
 }
 
+/// The same of a model of which the executor has the last layer and the CPU the first.
+fn check_part(executor: &dyn OpenExecutor, is_exact: bool) {
+    let folder = tempfile::tempdir().expect("a folder for a model");
+    tiny_decoder::write(folder.path(), 11).expect("a model is written");
+    let source = ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned()));
+    let split = LayerSplit {
+        cpu_layers: NonZeroUsize::MIN,
+        kv_token_bytes: tiny_decoder::KV_TOKEN_BYTES / 2,
+        threads: NonZeroUsize::MIN,
+        path: None,
+    };
+    let model = ExecutorModel { split: Some(split), ..ExecutorModel::new(source, PrecisionChoice::Auto) };
+    check_generating(executor, model, is_exact);
+}
+
 #[test]
 fn the_cpu_conforms() {
     suite(&ExecutorDevice::Cpu { threads: Some(2) }).check();
@@ -51,7 +67,9 @@ fn a_simulated_gpu_conforms() {
     let memory_bytes = 2 * tiny().weight_bytes(Precision::F32) + activations(200 * 90);
     let gpu = SimulatedGpu { memory_bytes, ..SimulatedGpu::default() };
     Suite { too_many_texts: Some(100), ..suite(&ExecutorDevice::Simulated(gpu)) }.check();
-    check_generator(&ExecutorDevice::Simulated(SimulatedGpu { kv_bytes: KV_BYTES, ..SimulatedGpu::default() }), true);
+    let generator = ExecutorDevice::Simulated(SimulatedGpu { kv_bytes: KV_BYTES, ..SimulatedGpu::default() });
+    check_generator(&generator, true);
+    check_part(&generator, true);
 }
 
 #[test]
@@ -62,6 +80,7 @@ fn a_gpu_conforms() {
             let device = CudaDevice::new(&gpu, &options).with_kv_bytes(KV_BYTES);
             // The suite ends with a fault, after which this process cannot use the GPU any more.
             check_generator(&ExecutorDevice::Cuda(device.clone()), false);
+            check_part(&ExecutorDevice::Cuda(device.clone()), false);
             suite(&ExecutorDevice::Cuda(device)).check();
         }
         Err(declined) => magray_skip::test(Need::Gpu, declined),

@@ -183,7 +183,9 @@ fn exit_of_ask(error: &AskError) -> Exit {
 
 fn exit_of_load(error: &LoadError) -> Exit {
     match error {
-        LoadError::Cpu(_) | LoadError::Device(_) | LoadError::NoOnnx | LoadError::KvBits => Exit::Device,
+        LoadError::Cpu(_) | LoadError::Device(_) | LoadError::NoOnnx | LoadError::GpuLayers(_) | LoadError::KvBits => {
+            Exit::Device
+        }
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) | LoadError::Executor(_) => Exit::Model,
         LoadError::TooLarge { .. } => Exit::Model,
         LoadError::Faults(_) => Exit::Usage,

@@ -181,6 +181,7 @@ pub(crate) fn encoder_options(config: &Config) -> EncoderOptions {
         threads: cpu.threads,
         cpu_path: cpu.path,
         kv: config.kv_format(),
+        gpu_layers: config.gpu_layers(),
         device: embed.device,
         gpu: config.gpu(),
         onnx: config.onnx(),

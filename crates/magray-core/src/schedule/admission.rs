@@ -219,8 +219,10 @@ fn excess_of_space(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u6
     let (Some(wait_max), streams) = (of.cx.options.limits.wait_max, of.requests.streams()) else { return 0 };
     let Some(room_per_us) = streams.room_per_us().filter(|_| !sabotaged!(of.cx, IgnoreWait)) else { return 0 };
     let token_bytes = |id: ModelId| as_f64(of.model(id).plan.kv_token_bytes);
+    // In bytes of the whole state of tokens: where a device keeps a part of it, more of them have space.
+    let kept_part = |id| token_bytes(model) / as_f64(of.step_bounds(id, model).token_bytes).max(1.0);
     let devices = may.iter().filter(|id| of.devices.get(*id).health().is_in_rotation());
-    let space: f64 = devices.map(|id| as_f64(of.residency.memory(id).ledger().kv_share())).sum();
+    let space: f64 = devices.map(|id| as_f64(of.residency.memory(id).ledger().kv_share()) * kept_part(id)).sum();
     let models = of.residency.models().map(|(id, _)| (id, of.requests.jobs().of(id).generated_tokens));
     let taken: f64 = models.map(|(id, tokens)| as_f64(tokens) * token_bytes(id)).sum();
     if taken == 0.0 || space == 0.0 {
@@ -241,8 +243,8 @@ fn excess_of_space(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u6
 fn devices_with_space(of: Outlook<'_>, request: &Request, may: DeviceSet) -> Result<DeviceSet, Refused> {
     let generated = request.sequences.iter().filter(|one| one.is_generated());
     let Some(tokens) = generated.map(Sequence::tokens_max).max() else { return Ok(may) };
-    let most = tokens.saturating_mul(of.model(request.group.model).plan.kv_token_bytes);
-    let with_space: DeviceSet = may.iter().filter(|id| of.devices.get(*id).spec().memory.kv_max >= most).collect();
+    let most = |id| tokens.saturating_mul(of.step_bounds(id, request.group.model).token_bytes);
+    let with_space: DeviceSet = may.iter().filter(|id| of.devices.get(*id).spec().memory.kv_max >= most(*id)).collect();
     if with_space.is_empty() && !may.is_empty() { Err(Refused::TooLarge) } else { Ok(with_space) }
 }
 

@@ -5,7 +5,7 @@ use super::queue::Aging;
 use super::sabotage::sabotaged;
 use super::sequence::StepBounds;
 use super::speed::SpeedMeter;
-use super::{CallerId, ModelPlan, Moment, Options, RequestId, SpeedWatch};
+use super::{CallerId, Location, ModelPlan, Moment, Options, RequestId, SpeedWatch};
 use std::time::Duration;
 
 /// The time, the options and the sabotage.
@@ -54,11 +54,11 @@ impl Context {
         SpeedWatch { is_on: watch.is_on && !sabotaged!(self, IgnoreSlow), window, ..watch }
     }
 
-    pub(super) fn step_bounds(&self, plan: &ModelPlan) -> StepBounds {
+    pub(super) fn step_bounds(&self, plan: &ModelPlan, location: Location) -> StepBounds {
         StepBounds {
             step_tokens_max: plan.step_tokens_max.max(1),
             unread_max: self.unread_max(),
-            token_bytes: plan.kv_token_bytes,
+            token_bytes: plan.kv_token_bytes_at(location),
         }
     }
 }

@@ -17,6 +17,7 @@ pub(super) const HEADROOM_TOKENS: u64 = 16;
 #[derive(Clone, Debug)]
 pub(super) struct DeviceMemory {
     ledger: Ledger,
+    location: Location,
     /// By model.
     residents: Vec<Resident>,
     sequences: BTreeMap<SequenceId, State>,
@@ -68,6 +69,7 @@ impl DeviceMemory {
     pub(super) fn new(spec: &DeviceSpec, plans: impl Iterator<Item = ModelPlan>, load_max: Duration) -> Self {
         let mut memory = Self {
             ledger: Ledger::new(spec.memory),
+            location: spec.location,
             residents: Vec::new(),
             sequences: BTreeMap::new(),
             headroom: 0,
@@ -96,7 +98,8 @@ impl DeviceMemory {
 
     /// One model more. It is not there, and comes where it is preloaded.
     pub(super) fn add_model(&mut self, plan: &ModelPlan) {
-        self.residents.push(Resident { is_to_restore: plan.is_preloaded, ..Resident::absent(plan.bytes) });
+        let bytes = plan.bytes_at(self.location);
+        self.residents.push(Resident { is_to_restore: plan.is_preloaded, ..Resident::absent(bytes) });
     }
 
     pub(super) fn ledger(&self) -> &Ledger {

@@ -46,7 +46,7 @@ pub(super) fn space_wanted(of: Outlook<'_>, id: DeviceId, bucket: BucketKey, bou
 
 /// Whether a device has space for some prompt of a bucket.
 pub(super) fn has_space(of: Outlook<'_>, id: DeviceId, bucket: BucketKey) -> bool {
-    sabotaged!(of.cx, OverfillKv) || space_wanted(of, id, bucket, of.step_bounds(bucket.group.model)).is_some()
+    sabotaged!(of.cx, OverfillKv) || space_wanted(of, id, bucket, of.step_bounds(id, bucket.group.model)).is_some()
 }
 
 /// The sequence that gives way first: of those that are alike, the one that came last.

@@ -48,8 +48,8 @@ pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, MemoryUse, Re
 pub use machine::Machine;
 pub use memory_step::MemoryStep;
 pub use options::{
-    Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelPlan, Options, Placement, Recovery,
-    Sizing, Slices, SpeedWatch,
+    Batching, DeviceKind, DeviceSpec, Generation, Keeping, Limits, Location, ModelPlan, Options, PartInWorkers,
+    Placement, Recovery, Sizing, Slices, SpeedWatch,
 };
 pub use priority::{Priority, UnknownPriority};
 #[cfg(feature = "sabotage")]

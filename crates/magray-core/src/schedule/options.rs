@@ -63,11 +63,36 @@ pub struct ModelPlan {
     pub step_tokens_max: u32,
     /// Bytes of a device's memory that the state of one token of a sequence of many steps takes.
     pub kv_token_bytes: u64,
+    /// What workers have of it, where that is not all: the CPU computes the rest beside them.
+    pub in_workers: Option<PartInWorkers>,
     /// The only device that can compute it; `None`: any that is not reserved.
     pub home: Option<DeviceId>,
 }
 
+/// The part of a model that is in the memory of a worker's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartInWorkers {
+    /// As [`ModelPlan::bytes`].
+    pub bytes: u64,
+    /// As [`ModelPlan::kv_token_bytes`].
+    pub kv_token_bytes: u64,
+}
+
 impl ModelPlan {
+    /// What its weights are expected to take of the memory of a device there.
+    pub(super) fn bytes_at(&self, location: Location) -> u64 {
+        self.part_at(location).map_or(self.bytes, |part| part.bytes)
+    }
+
+    /// What the state of one token takes of it.
+    pub(super) fn kv_token_bytes_at(&self, location: Location) -> u64 {
+        self.part_at(location).map_or(self.kv_token_bytes, |part| part.kv_token_bytes)
+    }
+
+    fn part_at(&self, location: Location) -> Option<PartInWorkers> {
+        self.in_workers.filter(|_| location == Location::Worker)
+    }
+
     /// Whether this device can compute it at all.
     pub fn suits(&self, id: DeviceId, device: &DeviceSpec) -> bool {
         self.home.map_or(!device.is_reserved, |home| home == id)
@@ -85,6 +110,7 @@ impl Default for ModelPlan {
             priority: Priority::Normal,
             step_tokens_max: 1,
             kv_token_bytes: 1,
+            in_workers: None,
             home: None,
         }
     }

@@ -33,8 +33,9 @@ impl<'a> Outlook<'a> {
         self.residency.memory(id).resident(model)
     }
 
-    pub(super) fn step_bounds(&self, model: ModelId) -> StepBounds {
-        self.cx.step_bounds(&self.model(model).plan)
+    /// What bounds the steps of a model on a device.
+    pub(super) fn step_bounds(&self, id: DeviceId, model: ModelId) -> StepBounds {
+        self.cx.step_bounds(&self.model(model).plan, self.devices.get(id).spec().location)
     }
 
     /// Whether the first of a bucket has waited so long that it goes before all others.

@@ -81,7 +81,7 @@ pub(super) fn passes(of: Outlook<'_>, bucket: BucketKey, id: DeviceId, pass_us: 
         return 1;
     }
     let quiet_us = micros(device.undisturbed_for(bucket.group, of.cx.now));
-    let most = of.step_bounds(bucket.group.model).step_tokens_max;
+    let most = of.step_bounds(id, bucket.group.model).step_tokens_max;
     let passes = quiet_us.min(beside_us(of)) / pass_us;
     u32::try_from(as_count(passes)).unwrap_or(u32::MAX).clamp(1, most)
 }
@@ -181,7 +181,6 @@ pub(super) fn should_leave(of: Outlook<'_>, id: DeviceId, sequence: SequenceId, 
     if of.devices.get(id).spec().kind != DeviceKind::Cpu || of.cx.options.placement != Placement::Weighted {
         return false;
     }
-    let bounds = of.step_bounds(job.group.model);
     let left = f64::from(progress.new_max.saturating_sub(progress.new));
     let next_us = |device: DeviceId| of.devices.cost(device, job.group).of(Load { tokens: 1, texts: 1 });
     let is_sooner = |other: DeviceId| {
@@ -191,7 +190,8 @@ pub(super) fn should_leave(of: Outlook<'_>, id: DeviceId, sequence: SequenceId, 
         device.spec().kind == DeviceKind::Gpu
             && device.health().is_in_rotation()
             && device.is_measured(job.group)
-            && bounds.kept(progress).saturating_add(memory.headroom()) <= memory.ledger().kv_free()
+            && of.step_bounds(other, job.group.model).kept(progress).saturating_add(memory.headroom())
+                <= memory.ledger().kv_free()
             && there_us * WORTH_LEAVING < left * next_us(id)
     };
     let others = reach.may.without(reach.rather_not).without(of.devices.full()).and(of.model(job.group.model).present);
@@ -381,7 +381,7 @@ pub(super) fn choose(of: Outlook<'_>, bucket: BucketKey, order: Order, cost: Cos
     let memory = of.residency.memory(order.device);
     let kv_free = memory.ledger().kv_free();
     let takes_prompts = !sabotaged!(of.cx, StarvePrompts);
-    let step = of.step_bounds(bucket.group.model);
+    let step = of.step_bounds(order.device, bucket.group.model);
     batcher.choose_turn(source, TurnBounds { memory, kv_free, step, takes_prompts })
 }
 

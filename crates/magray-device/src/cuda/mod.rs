@@ -65,7 +65,9 @@ pub use cubin_archive::{ARCHIVE_FILE, ArchiveError, CubinArchive};
 pub use cubin_cache::{CubinCache, CubinKey};
 pub use cubin_sources::{KernelError, KernelSources};
 pub use declined::{Declined, LEAST_CAPABILITY, LEAST_DRIVER};
-pub use decoder::{CudaDecoderOps, DecoderActs, DecoderLinear, DecoderNorm, DecoderPages, DecoderRope};
+pub use decoder::{
+    CudaDecoderOps, DecoderActs, DecoderLinear, DecoderNorm, DecoderPages, DecoderRope, decoder_linear_bytes,
+};
 pub use device::{Cuda, CudaOptions};
 pub use device_error::DeviceError;
 pub use error::CudaError;

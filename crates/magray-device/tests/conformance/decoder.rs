@@ -42,14 +42,21 @@ impl Both {
         let wanted = self.cpu_ops.answer().expect("the CPU does not fail");
         assert_eq!(found.len(), wanted.len(), "{}, {what}", self.name);
         let vocab = self.gpu.kind.vocab;
-        for (row, (found, wanted)) in found.chunks_exact(vocab).zip(wanted.chunks_exact(vocab)).enumerate() {
-            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-            let cosine = dot(found, wanted) / (dot(found, found) * dot(wanted, wanted)).sqrt();
-            let off: f64 = found.iter().zip(wanted).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-            let off = (off / dot(wanted, wanted)).sqrt();
-            assert!(cosine >= 0.999 && off < 0.03, "{}, {what}, row {row}: cosine {cosine}, off by {off}", self.name);
+        assert_near(&found, wanted, vocab, &format!("{}, {what}", self.name));
+        for (row, found) in found.chunks_exact(vocab).enumerate() {
             assert_eq!(chosen[row], most_likely(found), "{}, {what}, row {row}", self.name);
         }
+    }
+}
+
+/// Logits of other arithmetic are near.
+pub(crate) fn assert_near(found: &[f32], wanted: &[f32], vocab: usize, what: &str) {
+    for (row, (found, wanted)) in found.chunks_exact(vocab).zip(wanted.chunks_exact(vocab)).enumerate() {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let cosine = dot(found, wanted) / (dot(found, found) * dot(wanted, wanted)).sqrt();
+        let off: f64 = found.iter().zip(wanted).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+        let off = (off / dot(wanted, wanted)).sqrt();
+        assert!(cosine >= 0.999 && off < 0.03, "{what}, row {row}: cosine {cosine}, off by {off}");
     }
 }
 

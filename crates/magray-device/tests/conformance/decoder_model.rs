@@ -4,7 +4,8 @@
 use half::{bf16, f16};
 use magray_core::{Activation, BlockFormat};
 use magray_device::{
-    AttentionLayer, BlockLinear, BlockMatrix, DecoderDevice, DecoderOps, KvShape, PAGE_TOKENS, RopeSource, StepBatch,
+    AttentionLayer, BlockLinear, BlockMatrix, DecoderDevice, DecoderOps, KvShape, PAGE_TOKENS, Place, RopeSource,
+    StepBatch,
 };
 
 /// What a decoder is like.
@@ -141,9 +142,9 @@ impl<D: DecoderDevice> Model<D> {
         seed: u64,
     ) -> Self {
         let Kind { hidden, ffn, heads, kv_heads, head_size, .. } = kind;
-        let norm = |size: usize, seed: u64| {
+        let norm = |place: Place, size: usize, seed: u64| {
             let gain = numbers(size, seed).iter().map(|x| 1.0 + 0.3 * x).collect();
-            packer.rms_norm(gain, 1e-5).expect("the norm is taken over")
+            packer.norm_at(place, gain, 1e-5).expect("the norm is taken over")
         };
         let source = |parts: &[usize], inputs, seed: u64| BlockLinear {
             parts: parts.iter().zip(seed..).map(|(rows, seed)| matrix(kind.format, *rows, inputs, seed)).collect(),
@@ -152,8 +153,10 @@ impl<D: DecoderDevice> Model<D> {
                 false => Vec::new(),
             },
         };
-        let linear = |source| packer.block_linear(source).expect("the layer is taken over");
+        let linear_at = |place, source| packer.linear_at(place, source).expect("the layer is taken over");
         let layers = (0..kind.layers as u64).map(|layer| {
+            let place = Place::Layer(layer as usize);
+            let (linear, norm) = (|source| linear_at(place, source), |size, seed| norm(place, size, seed));
             let seed = seed + 100 * (layer + 1);
             let only_if = |there: bool, size, seed| there.then(|| norm(size, seed));
             let gates = source(&[ffn, ffn], hidden, seed + 20);
@@ -165,7 +168,7 @@ impl<D: DecoderDevice> Model<D> {
                 output: linear(source(&[hidden], heads * head_size, seed + 12)),
                 attention_after: only_if(kind.norms_after, hidden, seed + 13),
                 ffn_norm: norm(hidden, seed + 14),
-                gate_up: packer.block_gates(gates).expect("the layer is taken over"),
+                gate_up: packer.gates_at(place, gates).expect("the layer is taken over"),
                 down: linear(source(&[hidden], ffn, seed + 30)),
                 ffn_after: only_if(kind.norms_after, hidden, seed + 31),
             }
@@ -184,9 +187,9 @@ impl<D: DecoderDevice> Model<D> {
         table.bias.clear();
         Self {
             kind,
-            table: linear(table),
+            table: linear_at(Place::TiedTable, table),
             layers: layers.collect(),
-            norm: norm(hidden, seed + 3),
+            norm: norm(Place::Head, hidden, seed + 3),
             rope: packer.rope(rope).expect("frequencies are taken over"),
             pages: kept,
             acts: columns.map(|columns| device.decoder_acts(columns)),
@@ -213,6 +216,7 @@ impl<D: DecoderDevice> Model<D> {
                 query_norm: layer.query_norm.as_ref(),
                 key_norm: layer.key_norm.as_ref(),
             };
+            ops.enter(steps, index, hidden);
             ops.norm_linear(hidden, &layer.attention_norm, &layer.qkv, qkv);
             ops.rope_append(steps, &attention, qkv, pages);
             ops.attend(steps, &attention, qkv, pages, attended);

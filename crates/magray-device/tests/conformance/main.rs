@@ -47,6 +47,7 @@ mod reuse;
 mod rig;
 mod rows;
 mod single;
+mod split;
 mod stack;
 mod texts;
 mod twin;

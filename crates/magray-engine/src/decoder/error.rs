@@ -35,3 +35,14 @@ pub enum LoadDecoderError<E: std::error::Error> {
         most: usize,
     },
 }
+
+impl<E: std::error::Error> LoadDecoderError<E> {
+    /// The same of a device whose failures are known otherwise.
+    pub(crate) fn map_device<F: std::error::Error>(self, of: impl FnOnce(E) -> F) -> LoadDecoderError<F> {
+        match self {
+            Self::Weights(error) => LoadDecoderError::Weights(error),
+            Self::Device(error) => LoadDecoderError::Device(of(error)),
+            Self::Context { asked, most } => LoadDecoderError::Context { asked, most },
+        }
+    }
+}

@@ -33,6 +33,14 @@ pub struct DecoderFiles {
     is_read: bool,
 }
 
+/// The matrices of a layer, as they lie in the files.
+pub(super) struct LayerSource {
+    pub(super) qkv: BlockLinear,
+    pub(super) output: BlockLinear,
+    pub(super) gate_up: BlockLinear,
+    pub(super) down: BlockLinear,
+}
+
 #[derive(Debug)]
 enum Source {
     Safetensors(Weights),
@@ -133,6 +141,27 @@ impl DecoderFiles {
             Source::Gguf(file) => gguf::ends(file),
             Source::Synthetic(_) => Ok(Vec::new()),
         }
+    }
+
+    /// The matrices of a layer.
+    pub(super) fn layer(&self, layer: usize) -> Result<LayerSource, WeightsError> {
+        let spec = &self.spec;
+        let (queries, keys) = (spec.heads * spec.head_size, spec.kv_heads * spec.head_size);
+        let biases = spec.biases;
+        let qkv = match self.has(layer, Part::Qkv) {
+            true => vec![(Part::Qkv, queries + 2 * keys)],
+            false => vec![(Part::Query, queries), (Part::Key, keys), (Part::Value, keys)],
+        };
+        let gate_up = match self.has(layer, Part::Gate) {
+            true => vec![(Part::Gate, spec.ffn), (Part::Up, spec.ffn)],
+            false => vec![(Part::GateUp, 2 * spec.ffn)],
+        };
+        Ok(LayerSource {
+            qkv: self.linear(layer, &qkv, spec.hidden, biases.qkv)?,
+            output: self.linear(layer, &[(Part::Output, spec.hidden)], queries, biases.output)?,
+            gate_up: self.linear(layer, &gate_up, spec.hidden, biases.ffn)?,
+            down: self.linear(layer, &[(Part::Down, spec.hidden)], spec.ffn, biases.ffn)?,
+        })
     }
 
     fn name(&self, layer: usize, part: Part) -> String {

@@ -11,6 +11,7 @@ mod logprobs;
 mod names;
 mod sampler;
 mod sampling;
+mod sizes;
 mod synthetic;
 #[cfg(test)]
 mod tests;
@@ -22,14 +23,16 @@ pub use files::DecoderFiles;
 pub use logprobs::{TOP_LOGPROBS_MAX, TokenLogprobs};
 pub(crate) use sampler::{Sampler, Scratch};
 pub use sampling::{SPECULATE_MAX, Sampling, SamplingError};
+pub(crate) use sizes::{DecoderBytes, LinearBytes, stored_bytes};
 pub use text::TextBuilder;
 
 pub use crate::spec::decoder::ChatTemplates;
 pub use magray_device::KvFormat;
 
-use magray_device::{AttentionLayer, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};
+use magray_device::{AttentionLayer, DecoderDevice, DecoderOps, KvShape, Place, RopeSource, StepBatch};
 
 use crate::spec::decoder::{self, DecoderSpec, RopeLayout};
+use files::LayerSource;
 use names::Part;
 
 /// What a device's operations have for a linear layer.
@@ -102,12 +105,13 @@ impl<D: DecoderDevice> Decoder<D> {
             let neighbours = rope.layout == RopeLayout::Neighbours;
             device.rope(RopeSource { radians: frequencies.radians, scale: frequencies.scale, neighbours })
         };
-        let table = device.block_linear(files.linear(0, &[(Part::Table, spec.vocab)], spec.hidden, false)?);
+        let place = if spec.tied_head { Place::TiedTable } else { Place::Table };
+        let table = device.linear_at(place, files.linear(0, &[(Part::Table, spec.vocab)], spec.hidden, false)?);
         let head = match spec.tied_head {
             true => None,
             false => {
                 let head = files.linear(0, &[(Part::Head, spec.vocab)], spec.hidden, false)?;
-                Some(device.block_linear(head).map_err(on_device)?)
+                Some(device.linear_at(Place::Head, head).map_err(on_device)?)
             }
         };
         let loader = Loader { device, files, spec: &spec };
@@ -116,7 +120,7 @@ impl<D: DecoderDevice> Decoder<D> {
             table: table.map_err(on_device)?,
             layers: (0..spec.layers.len()).map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?,
             ropes: spec.ropes.iter().map(rope).collect::<Result<_, _>>().map_err(on_device)?,
-            norm: loader.norm(0, Part::FinalNorm, spec.hidden)?,
+            norm: loader.norm(Place::Head, (0, Part::FinalNorm), spec.hidden)?,
             head,
             spec,
         })
@@ -172,6 +176,7 @@ impl<D: DecoderDevice> Decoder<D> {
                 query_norm: layer.query_norm.as_ref(),
                 key_norm: layer.key_norm.as_ref(),
             };
+            ops.enter(steps, index, hidden);
             ops.norm_linear(hidden, &layer.attention_norm, &layer.qkv, qkv);
             ops.rope_append(steps, &attention, qkv, pages);
             ops.attend(steps, &attention, qkv, pages, attended);
@@ -193,41 +198,35 @@ struct Loader<'a, P: DecoderDevice> {
 impl<P: DecoderDevice> Loader<'_, P> {
     fn layer<D: DecoderDevice<Ops = P::Ops>>(&self, layer: usize) -> Result<Layer<D>, LoadDecoderError<P::Error>> {
         let spec = self.spec;
-        let (queries, keys) = (spec.heads * spec.head_size, spec.kv_heads * spec.head_size);
-        let biases = spec.biases;
-        let qkv = match self.files.has(layer, Part::Qkv) {
-            true => vec![(Part::Qkv, queries + 2 * keys)],
-            false => vec![(Part::Query, queries), (Part::Key, keys), (Part::Value, keys)],
-        };
-        let gate_up = match self.files.has(layer, Part::Gate) {
-            true => vec![(Part::Gate, spec.ffn), (Part::Up, spec.ffn)],
-            false => vec![(Part::GateUp, 2 * spec.ffn)],
-        };
-        let linear = |parts: &[(Part, usize)], inputs, bias| {
-            let source = self.files.linear(layer, parts, inputs, bias)?;
-            self.device.block_linear(source).map_err(LoadDecoderError::Device)
-        };
-        let gates = self.files.linear(layer, &gate_up, spec.hidden, biases.ffn)?;
-        let only_if = |there: bool, part, size| there.then(|| self.norm(layer, part, size)).transpose();
+        let place = Place::Layer(layer);
+        let LayerSource { qkv, output, gate_up, down } = self.files.layer(layer)?;
+        let linear = |source| self.device.linear_at(place, source).map_err(LoadDecoderError::Device);
+        let norm = |part, size| self.norm(place, (layer, part), size);
+        let only_if = |there: bool, part, size| there.then(|| norm(part, size)).transpose();
         Ok(Layer {
-            attention_norm: self.norm(layer, Part::AttentionNorm, spec.hidden)?,
-            qkv: linear(&qkv, spec.hidden, biases.qkv)?,
+            attention_norm: norm(Part::AttentionNorm, spec.hidden)?,
+            qkv: linear(qkv)?,
             query_norm: only_if(spec.norms.heads, Part::QueryNorm, spec.head_size)?,
             key_norm: only_if(spec.norms.heads, Part::KeyNorm, spec.head_size)?,
-            output: linear(&[(Part::Output, spec.hidden)], queries, biases.output)?,
+            output: linear(output)?,
             attention_after: only_if(spec.norms.after, Part::AttentionAfter, spec.hidden)?,
-            ffn_norm: self.norm(layer, Part::FfnNorm, spec.hidden)?,
-            gate_up: self.device.block_gates(gates).map_err(LoadDecoderError::Device)?,
-            down: linear(&[(Part::Down, spec.hidden)], spec.ffn, biases.ffn)?,
+            ffn_norm: norm(Part::FfnNorm, spec.hidden)?,
+            gate_up: self.device.gates_at(place, gate_up).map_err(LoadDecoderError::Device)?,
+            down: linear(down)?,
             ffn_after: only_if(spec.norms.after, Part::FfnAfter, spec.hidden)?,
         })
     }
 
-    fn norm(&self, layer: usize, part: Part, size: usize) -> Result<Norm<P>, LoadDecoderError<P::Error>> {
+    fn norm(
+        &self,
+        place: Place,
+        (layer, part): (usize, Part),
+        size: usize,
+    ) -> Result<Norm<P>, LoadDecoderError<P::Error>> {
         let mut gain = self.files.vector(layer, part, size)?;
         if self.spec.norms.plus_one {
             gain.iter_mut().for_each(|gain| *gain += 1.0);
         }
-        self.device.rms_norm(gain, self.spec.norms.epsilon).map_err(LoadDecoderError::Device)
+        self.device.norm_at(place, gain, self.spec.norms.epsilon).map_err(LoadDecoderError::Device)
     }
 }

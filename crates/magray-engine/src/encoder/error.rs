@@ -9,7 +9,7 @@ use crate::roster::RosterFull;
 use crate::spec::SpecError;
 use crate::tokenize::TokenizeError;
 use crate::weights::WeightsError;
-use magray_core::Refusal;
+use magray_core::{DeviceName, Refusal};
 use magray_device::cpu::CpuError;
 use std::convert::Infallible;
 
@@ -56,6 +56,11 @@ pub enum LoadError {
         "this version keeps keys and values in 8 bits on the CPU only: set chat.kv_bits to 16, or compute the model on the CPU (embed.device = \"cpu\", or gpu.model_assignments)"
     )]
     KvBits,
+    /// A language model that is to have no layer on a GPU is assigned to one.
+    #[error(
+        "it is assigned to {0}, and chat.gpu_layers is 0, which keeps language models off GPUs: change one of both"
+    )]
+    GpuLayers(DeviceName),
     /// ONNX Runtime is not used by this engine.
     #[error(
         "it is in ONNX form, and this magray was started without such a model: name it when magray starts (--model)"

@@ -4,6 +4,7 @@
 use super::choice::Choices;
 use super::devices::{self, Gpu, IN_PROCESS, device_of_gpu, gpu_of_device};
 use super::dispatcher::{Dispatcher, is_delivering};
+use super::division::{Dividing, Division};
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, join_until};
 use super::gpu_reports::GpuReports;
 use super::images::{Images, image_bytes_max};
@@ -13,7 +14,7 @@ use super::later_models::{LaterModels, SlotRoom};
 use super::models::{CpuPacker, Models};
 use super::profiling::Profiling;
 use super::status::{DeviceStatus, ModelStatus, Status};
-use super::{EngineModel, EngineOptions, Running, background};
+use super::{EngineModel, EngineOptions, Running, background, division};
 use crate::encoder::LoadError;
 use crate::executors::ExecutorModel;
 use crate::executors::cpu::{TOKENS_EACH, kv_bytes};
@@ -67,6 +68,11 @@ struct Threads {
 
 /// Puts everything together and starts it.
 pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
+    let mut options = options.clone();
+    for model in &mut options.models {
+        model.assigned = division::assigned(model, options.encoder.gpu_layers)?;
+    }
+    let options = &options;
     // GPUs are looked for while the CPU reads the weights.
     let (devices, models) = std::thread::scope(|scope| {
         let devices = scope.spawn(|| devices::find(options));
@@ -120,8 +126,12 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         is_reserved: gpu.is_onnx(),
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
-    let later = later_models(options, &models, &gpus);
-    let plans = plans(options, &models, &later);
+    let dividing = Dividing::new(&options.encoder, &gpus, threads);
+    let division = |(at, model): (usize, &EngineModel)| dividing.of(models.packer.spec(at), model.assigned);
+    let divisions = options.models.iter().enumerate().map(division).collect::<Result<Vec<_>, _>>()?;
+    divisions.iter().zip(&options.models).for_each(|(division, model)| division.tell(&model.name));
+    let later = later_models(options, &models, &gpus, (dividing, &divisions));
+    let plans = plans(options, &models, &later, &divisions);
     let machine = Machine::new(specs, plans, options.schedule.clone());
 
     let gpu_reports = Arc::new(GpuReports::new(&gpus, options.alerts.clone(), options.encoder.gpu.state_file.clone()));
@@ -188,6 +198,7 @@ impl Assembly {
                 DeviceName::Onnx(provider) => provider,
                 _ => None,
             }),
+            layers: later.layers.get(at).cloned().flatten(),
             view,
         };
         Status {
@@ -244,15 +255,20 @@ fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, watchers }: Threads)
 }
 
 /// How the models come and go, with what their weights will take of a GPU in this precision.
-fn plans(options: &EngineOptions, models: &Models, later: &LaterModels) -> Vec<ModelPlan> {
-    let plan = |(at, model): (usize, &EngineModel)| {
-        later.plan(model, models.packer.spec(at), models.packer.bytes(at, later.expected))
+fn plans(options: &EngineOptions, models: &Models, later: &LaterModels, divisions: &[Division]) -> Vec<ModelPlan> {
+    let plan = |((at, model), division): ((usize, &EngineModel), &Division)| {
+        later.plan(model, models.packer.spec(at), models.packer.bytes(at, later.expected), division)
     };
-    options.models.iter().enumerate().map(plan).collect()
+    options.models.iter().enumerate().zip(divisions).map(plan).collect()
 }
 
 /// What devices are told of models, and will be of those that come.
-fn later_models(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> LaterModels {
+fn later_models(
+    options: &EngineOptions,
+    models: &Models,
+    gpus: &[Gpu],
+    (dividing, divisions): (Dividing, &[Division]),
+) -> LaterModels {
     let asked = options.encoder.precision.or(options.encoder.gpu.precision);
     // What a GPU makes of it is known when the weights are there; 16 bits are what it does most. A simulated one computes as
     // the CPU does.
@@ -265,11 +281,16 @@ fn later_models(options: &EngineOptions, models: &Models, gpus: &[Gpu]) -> Later
     };
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
     let kv = options.encoder.kv;
-    let in_worker = |model: &EngineModel| ExecutorModel { source: model.source.clone(), precision: asked, kv };
+    let in_worker = |(model, division): (&EngineModel, &Division)| {
+        let split = division.split;
+        ExecutorModel { source: model.source.clone(), precision: asked, kv, split }
+    };
     LaterModels {
         adding: Mutex::default(),
         images: Arc::new(Images::new(models.readers.iter().map(|reader| image_bytes_max(&reader.spec)).collect())),
-        in_workers: Arc::new(options.models.iter().map(in_worker).collect()),
+        in_workers: Arc::new(options.models.iter().zip(divisions).map(in_worker).collect()),
+        dividing,
+        layers: divisions.iter().map(|division| division.told.clone()).collect(),
         asked,
         kv,
         expected,

@@ -6,8 +6,8 @@ use super::models::CpuPacker;
 use super::work::EngineError;
 use crate::calibration::{Key, ScoreCache, cpu_name};
 use crate::encoder::{EncoderOptions, LoadError};
-use crate::executors::ModelSource;
 use crate::executors::cuda::tokens_a_pass;
+use crate::executors::{GpuLayers, ModelSource};
 use crate::gpu::{CONTEXT_BYTES, GpuInfo, find, free_bytes};
 use crate::health::{Ledger, utc_of};
 use crate::roster::Roster;
@@ -226,6 +226,11 @@ impl Choices {
 
     pub(super) fn outlook(&self, model: usize) -> Option<Outlook> {
         self.models.get(model).map(|choice| lock(&choice.outlook).clone())
+    }
+
+    /// How many layers of language models are to be on a GPU.
+    pub(super) fn gpu_layers(&self) -> GpuLayers {
+        self.options.gpu_layers
     }
 
     pub(super) fn packer(&self) -> &CpuPacker {

@@ -1,12 +1,13 @@
 //! Models that come after the start, and those that go for good.
 //! Loads nothing: a model that came is loaded by its first request, as those of the start are.
 
+use super::division::{Dividing, Division};
 use super::images::{Images, image_bytes_max};
 use super::models::CpuPacker;
-use super::{Engine, EngineError, EngineModel, ModelPlan, calibrate, devices};
+use super::{Engine, EngineError, EngineModel, ModelPlan, calibrate, devices, division};
 use crate::decoder::SPECULATE_MAX;
 use crate::encoder::LoadError;
-use crate::executors::ExecutorModel;
+use crate::executors::{ExecutorModel, LayersOnGpu};
 use crate::reading::Reader;
 use crate::roster::Roster;
 use crate::spec::ModelSpec;
@@ -35,6 +36,10 @@ pub(super) struct LaterModels {
     pub(super) expected: Precision,
     /// The device of models in ONNX form; `None`: the engine was started without one.
     pub(super) onnx_home: Option<DeviceId>,
+    /// How language models are divided between the CPU and the GPUs.
+    pub(super) dividing: Dividing,
+    /// By model: where its layers are, where that is to be told.
+    pub(super) layers: Roster<Option<LayersOnGpu>>,
     /// Whether a GPU has memory for the state of sequences.
     pub(super) gpus_generate: bool,
     /// Whether all that have keep keys and values like this.
@@ -58,9 +63,10 @@ pub(super) struct SlotRoom {
 
 impl LaterModels {
     /// What is decided by of a model with weights of this size.
-    pub(super) fn plan(&self, model: &EngineModel, spec: &ModelSpec, bytes: u64) -> ModelPlan {
+    pub(super) fn plan(&self, model: &EngineModel, spec: &ModelSpec, bytes: u64, division: &Division) -> ModelPlan {
         ModelPlan {
             bytes,
+            in_workers: division.in_workers,
             home: devices::home(&model.source, self.onnx_home, self.gpus_generate),
             kv_token_bytes: spec.generates().map_or(1, |generate| generate.kv_token_bytes(self.kv)),
             step_tokens_max: if spec.generates().is_some() { STEP_TOKENS } else { 1 },
@@ -113,16 +119,22 @@ impl Engine {
         if model.source.is_onnx() && later.onnx_home.is_none() {
             return Err(LoadError::NoOnnx);
         }
+        let model = EngineModel { assigned: division::assigned(&model, running.choices.gpu_layers())?, ..model };
         if model.source.is_decoder() && !later.gpus_keep && model.assigned != Some(DeviceName::Cpu) {
             return Err(LoadError::KvBits);
         }
         let _only_one = later.adding.lock().unwrap_or_else(PoisonError::into_inner);
         packer.has_room()?;
         running.choices.check_assigned(model.assigned)?;
+        let division = later.dividing.of(&reader.spec, model.assigned)?;
+        division.tell(&model.name);
         // The first of these may fail; from then on they do not, since all have as much room as it.
         packer.add(&model, &reader)?;
-        let plan = later.plan(&model, &reader.spec, packer.bytes(running.readers.len(), later.expected));
-        later.in_workers.push(ExecutorModel { source: model.source, precision: later.asked, kv: later.kv })?;
+        let bytes = packer.bytes(running.readers.len(), later.expected);
+        let plan = later.plan(&model, &reader.spec, bytes, &division);
+        let Division { split, told, .. } = division;
+        later.in_workers.push(ExecutorModel { source: model.source, precision: later.asked, kv: later.kv, split })?;
+        later.layers.push(told)?;
         later.images.add(image_bytes_max(&reader.spec))?;
         later.gone.push(AtomicBool::new(false))?;
         running.choices.add(model.assigned)?;

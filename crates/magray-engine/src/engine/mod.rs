@@ -65,6 +65,7 @@ mod canary;
 mod choice;
 mod devices;
 mod dispatcher;
+mod division;
 mod executor_handle;
 #[cfg(feature = "testing")]
 mod fault_injection;

@@ -13,7 +13,7 @@ use crate::executors::{
 use crate::reading::Reader;
 use crate::roster::{Roster, RosterFull};
 use crate::spec::ModelSpec;
-use magray_core::{DeviceChoice, Precision, PrecisionChoice};
+use magray_core::{DeviceChoice, DeviceName, Precision, PrecisionChoice};
 use magray_device::KvFormat;
 use magray_device::cpu::Cpu;
 use std::sync::{Arc, OnceLock};
@@ -69,7 +69,8 @@ impl Models {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
         let specs = models.iter().map(|model| model.source.spec()).collect::<Result<Vec<_>, _>>()?;
         let (precision, kv) = (options.precision, options.kv);
-        let known = models.iter().map(|model| ExecutorModel { source: model.source.clone(), precision, kv });
+        let known = |model: &EngineModel| ExecutorModel { kv, ..ExecutorModel::new(model.source.clone(), precision) };
+        let known = models.iter().map(known);
         let executor = match in_process {
             Some(other) => other.open(&known.collect::<Vec<_>>())?,
             None => {
@@ -128,7 +129,7 @@ impl CpuPacker {
     /// One model more, which is not loaded; it is what its reader says.
     pub(super) fn add(&self, model: &EngineModel, reader: &Reader) -> Result<(), LoadError> {
         let known = canary(reader)?;
-        self.executor.add(ExecutorModel { source: model.source.clone(), precision: self.asked, kv: self.kv })?;
+        self.executor.add(ExecutorModel { kv: self.kv, ..ExecutorModel::new(model.source.clone(), self.asked) })?;
         self.models.push(Packable::new(model, reader.spec.clone()))?;
         self.canaries.push(known)?;
         Ok(())
@@ -252,11 +253,13 @@ impl CpuPacker {
     }
 }
 
-/// The models that this process has from the start. Where a GPU is required, a language model never comes to the CPU.
+/// The models that this process has from the start. Where a GPU is required, a language model comes to the CPU only if it is assigned to it.
 fn preloaded(models: &[EngineModel], device: &DeviceChoice) -> impl Iterator<Item = usize> {
     let only_gpu = matches!(device, DeviceChoice::Cuda(_));
-    let is_ours = move |source: &ModelSource| !(source.is_onnx() || only_gpu && source.is_decoder());
-    let is_loaded = move |model: &EngineModel| model.plan.is_preloaded && is_ours(&model.source);
+    let is_kept_off = move |model: &EngineModel| only_gpu && model.assigned != Some(DeviceName::Cpu);
+    let is_ours =
+        move |model: &EngineModel| !(model.source.is_onnx() || model.source.is_decoder() && is_kept_off(model));
+    let is_loaded = move |model: &EngineModel| model.plan.is_preloaded && is_ours(model);
     models.iter().enumerate().filter(move |(_, model)| is_loaded(model)).map(|(at, _)| at)
 }
 

@@ -3,6 +3,7 @@
 
 use super::executor_handle::LastError;
 use super::throughput::Recent;
+use crate::executors::LayersOnGpu;
 use crate::gpu::MemoryStats;
 use crate::health::HealthSample;
 use magray_core::schedule::{DeviceView, ModelView};
@@ -52,6 +53,8 @@ pub struct ModelStatus {
     pub is_gone: bool,
     /// The provider of ONNX Runtime that computes it, or did last.
     pub provider: Option<OnnxProvider>,
+    /// Where the layers of a language model are, where not all are on one device or settings say so.
+    pub layers: Option<LayersOnGpu>,
     /// What the scheduler knows of it; where its weights are is told by device, in the order of the devices.
     pub view: ModelView,
 }

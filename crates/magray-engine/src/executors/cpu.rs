@@ -265,7 +265,7 @@ impl NativeDevice for CpuDevice {
         if let Some(generate) = spec.generates() {
             let held = Box::new(Allocated::hold(&self.allocated, generate.weight_bytes));
             let ops = self.cpu.decoder();
-            let room = SequenceRoom { kv_bytes: kv_bytes(), kv };
+            let room = SequenceRoom::of(generate, kv_bytes(), kv);
             let model = DecoderModel::load(&self.cpu, ops, generate, room, |never| match never {}, held)?;
             return Ok(Hosted { model: Box::new(model), precision: Precision::F32 });
         }

@@ -1,23 +1,27 @@
 //! Runs a model on a GPU: divides texts into passes and keeps several streams busy with them.
 //! Never computes on another device in its place.
 
-use super::cuda_weights::{place, place_decoder};
+use super::cuda_weights::{PartedError, place, place_decoder, place_split};
 use super::decoder_model::{DecoderModel, SequenceRoom, not_loaded};
 use super::held_weights::HeldWeights;
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
 use super::vectors::CudaVectors;
-use super::{CudaDevice, Failure, FailureKind, FilledImage, HeldVectors, Label};
+use super::{CudaDevice, Failure, FailureKind, FilledImage, HeldVectors, Label, LayerSplit};
 use crate::decoder::DecoderFiles;
 use crate::gpu::{GpuError, GpuInfo, GpuOptions, MemoryStats};
 use crate::model::{Model, TensorSource, Unread, Workspace};
 use crate::packed::{Packed, Tokens};
 use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::{Precision, plan_passes};
-use magray_device::cuda::{Cuda, CudaOps, CudaOptions, DeviceError, InjectedFault, Visible, WeightsBlock};
+use magray_device::cpu::Cpu;
+use magray_device::cuda::{
+    Cuda, CudaDecoderOps, CudaOps, CudaOptions, DeviceError, InjectedFault, Visible, WeightsBlock,
+};
 use magray_device::cuda::{probe, resolve};
-use magray_device::{Device, KvFormat, Ops};
+use magray_device::{DecoderDevice, Device, KvFormat, Ops, Split, SplitError};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Tokens of a pass: enough to fill the largest GPU for many times its starting costs, few enough that the activations of
 /// two streams take about 300 MB for the default model.
@@ -26,6 +30,9 @@ const TOKENS_A_PASS: usize = 32_768;
 /// Tokens of a pass whose answer has a row for each: the rows take 32 MiB for a model of 1,024 numbers a token, on the GPU and in
 /// page-locked memory. A longer text is a pass of its own.
 const TOKEN_ROWS_A_PASS: usize = 8_192;
+
+/// A model whose first layers the CPU computes rehearses steps for this long: a large one would take minutes for all sizes.
+const SPLIT_REHEARSED: Duration = Duration::from_secs(5);
 
 /// Tokens of a pass in this precision: half as many where numbers are twice as wide, so that memory stays the same.
 pub(crate) fn tokens_a_pass(precision: Precision) -> usize {
@@ -252,6 +259,8 @@ pub(crate) struct CudaHost {
     streams: usize,
     /// Memory for the keys and values of sequences.
     kv_bytes: u64,
+    /// Computes the first layers of models that are not here as a whole; there once one is loaded.
+    cpu: OnceLock<Arc<Cpu>>,
     /// Of the whole GPU, before any model came.
     free_bytes_before: u64,
 }
@@ -267,26 +276,91 @@ impl CudaHost {
         let cuda = open_device(gpu, &options)?;
         let free_bytes_before = cuda.context().memory_bytes().map_or(0, |(free, _)| free);
         let (streams, kv_bytes) = (options.streams, device.kv_bytes());
-        Ok(Self { cuda, gpu: gpu.clone(), streams, kv_bytes, free_bytes_before })
+        Ok(Self { cuda, gpu: gpu.clone(), streams, kv_bytes, cpu: OnceLock::new(), free_bytes_before })
     }
+}
 
-    /// Puts a language model on it, and computes steps of all sizes once.
-    fn load_decoder(&self, spec: &GenerateSpec, image: Option<FilledImage>) -> Result<DecoderModel<Cuda>, Failure> {
+impl CudaHost {
+    /// A language model, all of it on the GPU.
+    fn load_decoder(
+        &self,
+        spec: &GenerateSpec,
+        room: SequenceRoom,
+        image: Option<FilledImage>,
+    ) -> Result<Box<dyn NativeModel>, Failure> {
         let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
-        let of_device: fn(DeviceError) -> Failure = |error| GpuError::from(error).into();
-        let not_placed: fn(DeviceError) -> Failure = match &image {
-            None => of_device,
-            Some(_) => |error| Failure::of_image(error.into()),
-        };
+        let not_placed = not_placed(image.as_ref());
         let placed = place_decoder(&self.cuda, &files, spec.decoder.context, image);
         let (decoder, weights) = placed.map_err(|error| not_loaded(error, not_placed))?;
+        let ops = self.decoder_ops(&weights)?;
+        let of_device = |error| GpuError::from(error).into();
+        let model = DecoderModel::new(&self.cuda, (decoder, ops), spec, room, of_device);
+        rehearsed(model, weights, Duration::MAX)
+    }
+
+    /// A language model whose first layers the CPU computes.
+    fn load_split(
+        &self,
+        spec: &GenerateSpec,
+        room: SequenceRoom,
+        split: LayerSplit,
+        image: Option<FilledImage>,
+    ) -> Result<Box<dyn NativeModel>, Failure> {
+        let cpu = match self.cpu.get() {
+            Some(cpu) => cpu,
+            None => {
+                let cpu = Cpu::new(split.path, Some(split.threads.get())).map_err(Failure::of_model)?;
+                self.cpu.get_or_init(|| Arc::new(cpu))
+            }
+        };
+        let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
+        let (not_placed, cpu_layers) = (not_placed(image.as_ref()), split.cpu_layers.get());
+        let placed = place_split((cpu, cpu_layers), &self.cuda, &files, spec.decoder.context, image);
+        let (decoder, weights) = placed.map_err(|error| not_loaded(error, |error| not_placed(of_gpu(error))))?;
+        let device = Arc::new(Split::new(Arc::clone(cpu), Arc::clone(&self.cuda), cpu_layers));
+        let ops = device.ops(cpu.decoder(), self.decoder_ops(&weights)?);
+        let room = SequenceRoom { token_bytes: split.kv_token_bytes, ..room };
+        let of_device = |error| GpuError::from(of_gpu(error)).into();
+        let model = DecoderModel::new(&device, (decoder, ops), spec, room, of_device);
+        rehearsed(model, weights, SPLIT_REHEARSED)
+    }
+
+    /// Operations that wait for these weights where they are on their way.
+    fn decoder_ops(&self, weights: &WeightsBlock) -> Result<CudaDecoderOps, Failure> {
         let mut ops = self.cuda.decoder().map_err(GpuError::from)?;
-        ops.rely_on(&weights);
-        let room = SequenceRoom { kv_bytes: self.kv_bytes, kv: KvFormat::Halves };
-        let mut model = DecoderModel::new(&self.cuda, (decoder, ops), spec, room, of_device);
-        model.hold(weights.bytes(), Box::new(weights));
-        model.rehearse()?;
-        Ok(model)
+        ops.rely_on(weights);
+        Ok(ops)
+    }
+}
+
+/// A language model that holds its weights on the GPU, and has computed steps of all sizes once, as far as there was time.
+fn rehearsed<D: DecoderDevice>(
+    mut model: DecoderModel<D>,
+    weights: WeightsBlock,
+    within: Duration,
+) -> Result<Box<dyn NativeModel>, Failure>
+where
+    DecoderModel<D>: NativeModel + 'static,
+    D::Error: 'static,
+{
+    model.hold(weights.bytes(), Box::new(weights));
+    model.rehearse(within)?;
+    Ok(Box::new(model))
+}
+
+/// Why weights have no place on the GPU: perhaps for their image.
+fn not_placed(image: Option<&FilledImage>) -> fn(DeviceError) -> Failure {
+    match image {
+        None => |error| GpuError::from(error).into(),
+        Some(_) => |error| Failure::of_image(error.into()),
+    }
+}
+
+/// Of a CPU and a GPU the latter alone fails.
+fn of_gpu(error: PartedError) -> DeviceError {
+    match error {
+        SplitError::First(never) => match never {},
+        SplitError::Last(error) => error,
     }
 }
 
@@ -312,13 +386,18 @@ impl NativeDevice for CudaHost {
     }
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
-        let Loading { spec, precision, kv, source, image } = loading;
+        let Loading { spec, precision, kv, split, source, image } = loading;
         let precision = precision.settle_gpu(self.gpu.capability);
         if let Some(generate) = spec.generates() {
             if kv != KvFormat::Halves {
                 return Err(Failure::unsupported("keys and values of 8 bits"));
             }
-            return Ok(Hosted { model: Box::new(self.load_decoder(generate, image)?), precision: Precision::Bf16 });
+            let room = SequenceRoom::of(generate, self.kv_bytes, kv);
+            let model = match split {
+                None => self.load_decoder(generate, room, image)?,
+                Some(split) => self.load_split(generate, room, split, image)?,
+            };
+            return Ok(Hosted { model, precision: Precision::Bf16 });
         }
         let load =
             |from: WeightsFrom<'_>| CudaExecutor::load(Arc::clone(&self.cuda), self.streams, spec, from, precision);

@@ -5,7 +5,11 @@ use super::FilledImage;
 use crate::decoder::{Decoder, DecoderFiles, LoadDecoderError};
 use crate::gpu::GpuError;
 use crate::model::PackError;
+use magray_device::cpu::Cpu;
 use magray_device::cuda::{Cuda, DeviceError, Site, WeightsBlock};
+use magray_device::{Split, SplitError};
+use std::convert::Infallible;
+use std::sync::Arc;
 
 /// Puts a model's layers into one block: measured first, so that it is exactly as long as they need. `pack` is told whether
 /// the numbers will be read.
@@ -18,11 +22,15 @@ pub(super) fn place<T, E: From<DeviceError>>(
     pack(&measured, false)?;
     let site = Site::of_bytes(cuda, measured.bytes())?;
     let model = pack(&site, image.is_none())?;
-    let weights = match image {
-        None => site.fill()?,
-        Some(FilledImage { memory, bytes }) => site.fill_from(memory, bytes)?,
-    };
-    Ok((model, weights))
+    Ok((model, bring(site, image)?))
+}
+
+/// Brings the weights of all layers that were packed.
+fn bring(site: Site<'_>, image: Option<FilledImage>) -> Result<WeightsBlock, DeviceError> {
+    match image {
+        None => site.fill(),
+        Some(FilledImage { memory, bytes }) => site.fill_from(memory, bytes),
+    }
 }
 
 /// Puts a language model into one block.
@@ -34,6 +42,33 @@ pub(super) fn place_decoder(
 ) -> Result<(Decoder<Cuda>, WeightsBlock), LoadDecoderError<DeviceError>> {
     let unread = files.unread();
     place(cuda, image, |site, is_read| Decoder::<Cuda>::pack(site, if is_read { files } else { &unread }, context))
+}
+
+/// The CPU with the first layers, and a GPU with the others.
+pub(super) type Parted = Split<Arc<Cpu>, Arc<Cuda>>;
+pub(super) type PartedError = SplitError<Infallible, DeviceError>;
+
+/// Puts the last layers of a language model into one block, and the others on the CPU. An image has the block alone: the CPU's layers come
+/// from the files in any case.
+pub(super) fn place_split(
+    (cpu, cpu_layers): (&Cpu, usize),
+    cuda: &Cuda,
+    files: &DecoderFiles,
+    context: usize,
+    image: Option<FilledImage>,
+) -> Result<(Decoder<Parted>, WeightsBlock), LoadDecoderError<PartedError>> {
+    let on_gpu = |error| LoadDecoderError::Device(SplitError::Last(error));
+    // The CPU takes its layers over when all have their place: here a site that is nowhere stands for it.
+    let (others, measured) = (Site::measuring(cuda), Site::measuring(cuda));
+    let nowhere = Split::new(&others, &measured, cpu_layers);
+    Decoder::<Split<&Site<'_>, &Site<'_>>>::load(&nowhere, &files.unread(), context).map_err(|error| {
+        error.map_device(|error| match error {
+            SplitError::First(error) | SplitError::Last(error) => SplitError::Last(error),
+        })
+    })?;
+    let site = Site::of_bytes(cuda, measured.bytes()).map_err(on_gpu)?;
+    let decoder = Decoder::pack(&Split::new(cpu, &site, cpu_layers), files, context)?;
+    Ok((decoder, bring(site, image).map_err(on_gpu)?))
 }
 
 impl From<DeviceError> for LoadDecoderError<DeviceError> {

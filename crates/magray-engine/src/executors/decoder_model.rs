@@ -13,6 +13,7 @@ use crate::spec::GenerateSpec;
 use magray_device::cuda::CudaError;
 use magray_device::{DecoderDevice, KvFormat, PAGE_TOKENS};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Sequences whose last page may be used in part, beyond what the state of tokens takes.
 const PARTIAL_PAGES: u64 = 256;
@@ -24,6 +25,15 @@ pub(crate) struct SequenceRoom {
     pub(crate) kv_bytes: u64,
     /// How these are kept.
     pub(crate) kv: KvFormat,
+    /// What those of a token are counted as.
+    pub(crate) token_bytes: u64,
+}
+
+impl SequenceRoom {
+    /// Room for so many bytes of a model's keys and values, of all its layers.
+    pub(crate) fn of(spec: &GenerateSpec, kv_bytes: u64, kv: KvFormat) -> Self {
+        Self { kv_bytes, kv, token_bytes: spec.kv_token_bytes(kv) }
+    }
 }
 
 /// A decoder and its sequences.
@@ -41,7 +51,7 @@ pub(crate) struct DecoderModel<D: DecoderDevice> {
 /// Why a model was not loaded.
 pub(crate) fn not_loaded<E: std::error::Error + 'static>(
     error: LoadDecoderError<E>,
-    of_device: fn(E) -> Failure,
+    of_device: impl FnOnce(E) -> Failure,
 ) -> Failure {
     match error {
         LoadDecoderError::Device(error) => of_device(error),
@@ -77,8 +87,8 @@ where
         room: SequenceRoom,
         of_device: fn(D::Error) -> Failure,
     ) -> Self {
-        let SequenceRoom { kv_bytes, kv } = room;
-        let pages = kv_bytes / spec.kv_token_bytes(kv).max(1) / PAGE_TOKENS as u64 + PARTIAL_PAGES;
+        let SequenceRoom { kv_bytes, kv, token_bytes } = room;
+        let pages = kv_bytes / token_bytes.max(1) / PAGE_TOKENS as u64 + PARTIAL_PAGES;
         let bounds = SequenceBounds { pages: pages as usize, kv };
         let mut sequences = Sequences::new(decoder, device, ops, bounds, spec.ends.clone());
         sequences.constrain_by(Guides::new(spec));
@@ -102,8 +112,9 @@ where
     }
 
     /// Computes steps of all sizes once, so that no request waits for kernels that are made for the first of a size. A device that
-    /// computes nonsense is known before a request comes.
-    pub(crate) fn rehearse(&mut self) -> Result<(), Failure> {
+    /// computes nonsense is known before a request comes. No step is begun after this time.
+    pub(crate) fn rehearse(&mut self, within: Duration) -> Result<(), Failure> {
+        let began = Instant::now();
         let ids = vec![0; PROMPT_REHEARSED.min(self.sequences.context())];
         let mut new = Vec::new();
         let whole = |sequence: u64| SequenceStep {
@@ -114,12 +125,12 @@ where
             passes_max: 2,
             sampling: None,
         };
-        let rehearsed = self.step(&[whole(0)], &mut new).and_then(|()| {
-            ROWS_REHEARSED.iter().try_for_each(|rows| {
-                let one = |sequence| SequenceStep { ids: &ids[..1], new_tokens_max: 2, ..whole(sequence) };
-                let steps: Vec<_> = (0..*rows).map(one).collect();
-                self.step(&steps, &mut new)
-            })
+        let one = |sequence| SequenceStep { ids: &ids[..1], new_tokens_max: 2, ..whole(sequence) };
+        let side_by_side = ROWS_REHEARSED.iter().map(|rows| (0..*rows).map(one).collect::<Vec<_>>());
+        let mut all = side_by_side.chain([vec![whole(0)]]);
+        let rehearsed = all.try_for_each(|steps| match began.elapsed() <= within {
+            true => self.step(&steps, &mut new),
+            false => Ok(()),
         });
         (0..ROWS_REHEARSED[ROWS_REHEARSED.len() - 1]).for_each(|sequence| self.sequences.free(sequence));
         self.sequences.give_pages_back();

@@ -17,6 +17,7 @@ pub(crate) mod onnx;
 mod pages;
 mod sequences;
 mod spec;
+mod split;
 mod vectors;
 
 pub use failure::{Failure, FailureKind};
@@ -24,6 +25,7 @@ pub use feed::{Bell, Feed, Job};
 pub use magray_device::cuda::InjectedFault;
 pub use onnx::{GraphOptimization, Library, OnnxDevice, OnnxOptions};
 pub use spec::{BackendChoice, CudaDevice, ExecutorModel, ModelSource};
+pub use split::{GpuLayers, LayerSplit, LayersOnGpu};
 pub use vectors::HeldVectors;
 
 use crate::decoder::{Sampling, TokenLogprobs};

@@ -5,7 +5,9 @@ use super::feed::Feed;
 use super::held_weights::HeldWeights;
 use super::run_one_by_one;
 use super::{Arrival, Arriving, Executor, ExecutorModel, Failure, FailureKind, FilledImage, HeldVectors};
-use super::{InjectedFault, Label, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps, UnderWay};
+use super::{
+    InjectedFault, Label, LayerSplit, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps, UnderWay,
+};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::{Synthetic, TensorSource};
 use crate::packed::Tokens;
@@ -55,6 +57,7 @@ pub(crate) struct Loading<'a> {
     pub(crate) spec: &'a ModelSpec,
     pub(crate) precision: PrecisionChoice,
     pub(crate) kv: KvFormat,
+    pub(crate) split: Option<LayerSplit>,
     /// Opens the model's files.
     pub(crate) source: &'a dyn Fn() -> Result<Box<dyn TensorSource>, Failure>,
     pub(crate) image: Option<FilledImage>,
@@ -246,8 +249,8 @@ impl Native {
             None => &known.model.source.spec().map_err(Failure::of_model)?,
         };
         let source = || source_of(&known.model.source, spec);
-        let ExecutorModel { precision, kv, .. } = known.model;
-        let load = |image| self.device.load(Loading { spec, precision, kv, source: &source, image });
+        let ExecutorModel { precision, kv, split, .. } = known.model;
+        let load = |image| self.device.load(Loading { spec, precision, kv, split, source: &source, image });
         let Some(image) = image.filter(|_| self.device.takes_images()) else {
             return Ok((self.make_room_for(|| load(None))?, Origin::Files, None));
         };

@@ -4,9 +4,13 @@
 mod batch;
 #[cfg(test)]
 mod constrained;
+#[cfg(test)]
+mod faulty;
 mod passes;
 #[cfg(test)]
 mod speculation;
+#[cfg(test)]
+mod split;
 #[cfg(test)]
 mod tests;
 

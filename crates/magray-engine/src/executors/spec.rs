@@ -1,6 +1,7 @@
 //! What executors are told: which GPU, and the models that they may load.
 //! Opens nothing.
 
+use super::LayerSplit;
 use crate::decoder::DecoderFiles;
 use crate::gpu::{GpuInfo, GpuOptions, SearchPath};
 use crate::spec::decoder::{DecoderSource, read_config};
@@ -38,12 +39,14 @@ pub struct ExecutorModel {
     /// How the keys and values of its sequences are kept, where it generates.
     #[serde(with = "kv_bits")]
     pub kv: KvFormat,
+    /// How a GPU shares its layers with the CPU, where it has not all of them.
+    pub split: Option<LayerSplit>,
 }
 
 impl ExecutorModel {
     /// This model, with keys and values as they are by default.
     pub fn new(source: ModelSource, precision: PrecisionChoice) -> Self {
-        Self { source, precision, kv: KvFormat::default() }
+        Self { source, precision, kv: KvFormat::default(), split: None }
     }
 }
 

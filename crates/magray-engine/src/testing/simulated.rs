@@ -106,7 +106,8 @@ impl NativeDevice for SimulatedDevice {
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         if let Some(generate) = loading.spec.generates() {
-            let model = Box::new(SimulatedDecoder::new(&self.0, generate, loading.kv, loading.image)?);
+            let model = SimulatedDecoder::new(&self.0, generate, loading.kv, loading.split, loading.image)?;
+            let model = Box::new(model);
             return Ok(Hosted { model, precision: Precision::F32 });
         }
         let (model, precision) = self.place(loading)?;
@@ -325,6 +326,7 @@ mod tests {
             spec: &spec,
             precision,
             kv: KvFormat::default(),
+            split: None,
             source: &|| Ok(Box::new(Synthetic)),
             image: None,
         };

@@ -119,10 +119,11 @@ pub(super) struct ReadyMessage {
 mod tests {
     use super::super::wire::{decode, field_of};
     use super::*;
-    use crate::executors::{CudaDevice, ModelSource};
+    use crate::executors::{CudaDevice, LayerSplit, ModelSource};
     use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, SearchPath};
-    use magray_core::Precision;
+    use magray_core::{CpuPath, Precision};
     use magray_device::KvFormat;
+    use std::num::NonZeroUsize;
 
     #[test]
     fn a_worker_reads_what_the_supervisor_wrote() {
@@ -146,6 +147,12 @@ mod tests {
                     source: ModelSource::Synthetic("tiny".parse().unwrap()),
                     precision: PrecisionChoice::Exactly(Precision::Int8),
                     kv: KvFormat::Bytes,
+                    split: Some(LayerSplit {
+                        cpu_layers: NonZeroUsize::MIN,
+                        kv_token_bytes: 1 << 40,
+                        threads: NonZeroUsize::MIN,
+                        path: Some(CpuPath::Portable),
+                    }),
                 },
             ],
             models_folder: Some("models".into()),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use magray_core::{CpuPath, DeviceChoice, PrecisionChoice};
 use magray_engine::{
     decoder::KvFormat,
+    executors::GpuLayers,
     store::{DEFAULT_ENDPOINT, HubOptions, PullOptions, SourceChoice, Token},
 };
 
@@ -109,6 +110,11 @@ impl Config {
     pub(crate) fn kv_format(&self) -> KvFormat {
         // Checked by the table.
         if self.text("chat.kv_bits").as_deref() == Some("8") { KvFormat::Bytes } else { KvFormat::Halves }
+    }
+
+    /// How many layers of language models are on a GPU.
+    pub(crate) fn gpu_layers(&self) -> GpuLayers {
+        self.whole("chat.gpu_layers").map_or(GpuLayers::Auto, GpuLayers::Number)
     }
 
     /// Tokens that are proposed for a pass where a request does not say.

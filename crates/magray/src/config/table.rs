@@ -49,6 +49,8 @@ const LOG_FORMATS: &[Choice] = &[("text", &[]), ("json", &[])];
 const PRIORITIES: &[Choice] = &[("low", &[]), ("normal", &[]), ("high", &[])];
 const SANDBOXES: &[Choice] = &[("auto", &[]), ("require", &["required"]), ("off", &["none", "false"])];
 const BITS: &[Choice] = &[("8", &[]), ("4", &[])];
+/// No model has more.
+const GPU_LAYERS_MAX: i64 = 10_000;
 const KV_BITS: &[Choice] = &[("16", &[]), ("8", &[])];
 
 const ANY: i64 = i64::MAX;
@@ -135,6 +137,15 @@ const GENERAL: &[Setting] = &[
          changes answers a little; on the CPU only, an error where a GPU would compute the model.",
     )
     .env(&["MAGRAY_KV_BITS"]),
+    Setting::harmless(
+        "chat.gpu_layers",
+        Kind::Whole { min: 0, max: GPU_LAYERS_MAX },
+        "",
+        "How many of a language model's last layers are on a GPU, with its head; the CPU computes the others. `auto`: all that fit the \
+         GPU's memory beside keys and values. 0: language models are computed on the CPU.",
+    )
+    .env(&["MAGRAY_GPU_LAYERS"])
+    .unset_as("auto"),
     Setting::harmless(
         "chat.speculate",
         Kind::Whole { min: 0, max: SPECULATE_MAX as i64 },

@@ -16,6 +16,8 @@ mod wire;
 pub(crate) use client::{AskError, Running, running};
 #[cfg(test)]
 pub(crate) use grade::Grade;
+#[cfg(test)]
+pub(crate) use report::LayersReport;
 pub(crate) use report::{
     Cleared, ClearedDevice, DeviceReport, DeviceResidency, EngineReport, ModelReport, PerformanceReport, PoolReport,
 };

@@ -199,6 +199,21 @@ pub(crate) struct ModelReport {
     pub(crate) priority: String,
     /// Where its weights are, seen from each device.
     pub(crate) residency: Vec<DeviceResidency>,
+    /// Where the layers of a language model are; absent where all are on the device that computes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) layers: Option<LayersReport>,
+}
+
+/// Where the layers of a language model are that the CPU and a GPU share, or that settings keep on the CPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct LayersReport {
+    /// Layers on a GPU.
+    pub(crate) on_gpu: u64,
+    /// All layers.
+    pub(crate) of: u64,
+    /// The same in words, with the reason.
+    pub(crate) text: String,
 }
 
 /// Where a model's weights are, seen from one device.
@@ -360,6 +375,11 @@ impl ModelReport {
                 .zip(residency)
                 .map(|(device, place)| DeviceResidency::of(with_provider(*device, model.provider), *place))
                 .collect(),
+            layers: model.layers.as_ref().map(|layers| LayersReport {
+                on_gpu: layers.on_gpu as u64,
+                of: layers.of as u64,
+                text: layers.to_string(),
+            }),
         }
     }
 }

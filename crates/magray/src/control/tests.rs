@@ -49,6 +49,7 @@ impl Controlled for Fake {
             pinned: false,
             priority: "normal".to_owned(),
             residency: vec![DeviceResidency::of(DeviceName::Cuda(0), Residency::OnDevice)],
+            layers: None,
         };
         EngineReport {
             pid: std::process::id(),

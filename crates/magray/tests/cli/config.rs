@@ -28,6 +28,7 @@ fn values_show_where_they_came_from() {
         chat.model SmolLM2-135M-Instruct default
         evaluate.accept_from 0.5 default
         chat.kv_bits 16 default
+        chat.gpu_layers auto default
         chat.speculate 0 default
         embed.device auto default
         embed.precision int8 file HOME/here/magray.yaml:2

@@ -6,6 +6,7 @@ mod constrained;
 mod forgetting;
 mod generating;
 mod residency;
+mod split;
 mod streaming;
 
 use magray_engine::engine::{

@@ -40,12 +40,22 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Where a model may be computed.
-const ON_GPUS: DeviceChoice = DeviceChoice::Cuda(GpuSelector::Any);
+pub(super) const ON_GPUS: DeviceChoice = DeviceChoice::Cuda(GpuSelector::Any);
 /// Keys and values of this many tokens have room on a GPU.
-const KV_TOKENS: u64 = 450;
+pub(super) const KV_TOKENS: u64 = 450;
 
 /// An engine with a model that embeds and one that generates, and the folder of that one.
 pub(super) fn generator(gpus: usize, device: DeviceChoice, faults: &str) -> (tempfile::TempDir, Engine) {
+    generator_with(gpus, device, faults, |_| {})
+}
+
+/// The same, with other options.
+pub(super) fn generator_with(
+    gpus: usize,
+    device: DeviceChoice,
+    faults: &str,
+    change: impl FnOnce(&mut EngineOptions),
+) -> (tempfile::TempDir, Engine) {
     let folder = tempfile::tempdir().unwrap();
     tiny_decoder::write(folder.path(), 5).unwrap();
     let gpu =
@@ -58,6 +68,7 @@ pub(super) fn generator(gpus: usize, device: DeviceChoice, faults: &str) -> (tem
     // Portable code computes a token the same whatever is beside it.
     how.encoder.cpu_path = Some(CpuPath::Portable);
     how.encoder.device = device;
+    change(&mut how);
     (folder, start(how))
 }
 
@@ -69,7 +80,7 @@ fn prompt(seed: u32) -> Prompt {
     Prompt { model: 1, ids, new_tokens_max: 60, sampling, ..Prompt::default() }
 }
 
-fn ask(engine: &Engine, seed: u32) -> TokenStream {
+pub(super) fn ask(engine: &Engine, seed: u32) -> TokenStream {
     engine.generate(prompt(seed)).unwrap()
 }
 
@@ -209,7 +220,7 @@ fn a_language_model_comes_back_from_its_image() {
 }
 
 /// Kills a worker after this many tokens of a stream.
-fn kill_after(count: usize, engine: &Engine) {
+pub(super) fn kill_after(count: usize, engine: &Engine) {
     let pid = engine.status().devices.iter().find_map(|device| device.pid);
     if let Some(pid) = pid.filter(|_| count == 7) {
         // It may just have ended by itself.

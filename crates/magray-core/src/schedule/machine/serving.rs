@@ -147,7 +147,7 @@ impl Machine {
         fallen_back: Option<Option<Fallback>>,
     ) -> Option<RunningStep> {
         let reach = choice.ticket.bucket.reach;
-        let bounds = self.outlook().step_bounds(choice.ticket.bucket.group.model);
+        let bounds = self.outlook().step_bounds(id, choice.ticket.bucket.group.model);
         let Taken { step, state, allowed, failed } = self.requests.take(choice, bounds, &self.cx)?;
         if let Some(state) = state {
             let granted = self.residency.memory_mut(id).keep(step.sequence(), state, self.cx.now);
@@ -163,7 +163,7 @@ impl Machine {
         if sabotaged!(self.cx, OverfillKv) {
             return;
         }
-        let bounds = self.outlook().step_bounds(bucket.group.model);
+        let bounds = self.outlook().step_bounds(id, bucket.group.model);
         let free = |machine: &Self| machine.residency.memory(id).ledger().kv_free();
         while growth(self.outlook(), id, bucket, bounds) > free(self) {
             let Some(last) = last_in_order(self.outlook(), id, false) else { break };

@@ -4,6 +4,7 @@
 mod admission;
 mod batches;
 mod callers;
+mod parts;
 mod placement;
 mod poison;
 mod properties;

@@ -157,6 +157,16 @@ impl DecoderOps for CpuDecoderOps {
         }
     }
 
+    fn read_hidden<'a>(&'a mut self, steps: &StepBatch<'_>, hidden: &'a RowActs) -> Result<&'a [f32], Infallible> {
+        assert_eq!(hidden.rows, steps.tokens(), "a row for each token");
+        Ok(hidden.values())
+    }
+
+    fn write_hidden(&mut self, steps: &StepBatch<'_>, rows: &[f32], hidden: &mut RowActs) {
+        assert_eq!(rows.len(), steps.tokens() * hidden.columns, "a row for each token");
+        hidden.values_mut().copy_from_slice(rows);
+    }
+
     fn norm_linear(&mut self, x: &RowActs, norm: &RmsNorm, weights: &RowLinear, out: &mut RowActs) {
         assert_eq!((out.rows, out.columns), (x.rows, weights.outputs()), "room for the layer's outputs");
         match &mut self.way {

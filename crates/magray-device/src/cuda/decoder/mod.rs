@@ -4,6 +4,7 @@
 mod arguments;
 mod attention;
 mod batch;
+mod crossing;
 mod draws;
 mod launches;
 mod memory;
@@ -14,7 +15,7 @@ mod results;
 mod weights;
 
 pub use memory::{DecoderActs, DecoderPages};
-pub use weights::{DecoderLinear, DecoderNorm, DecoderRope};
+pub use weights::{DecoderLinear, DecoderNorm, DecoderRope, decoder_linear_bytes};
 
 use super::decoder_kernels::DecoderKernel;
 use super::device::Cuda;
@@ -26,6 +27,7 @@ use super::weights::{Ground, WeightsBlock};
 use crate::{AttentionLayer, Choice, DecoderOps, StepBatch};
 use arguments::{Argument, FINISH_ADD, FINISH_FLOATS, FINISH_GATED, FINISH_ROWS, Finish, int, int_of};
 use batch::{Layout, Shape};
+use crossing::Crossing;
 use launches::{Launch, Recordings};
 use magray_core::Activation;
 use memory::Scratch;
@@ -69,6 +71,7 @@ pub struct CudaDecoderOps {
     /// How the next step draws tokens.
     choices: Vec<Choice>,
     results: Results,
+    crossing: Crossing,
     /// What steps multiply with.
     weights: Option<Arc<Ground>>,
     failure: Option<DeviceError>,
@@ -126,6 +129,7 @@ impl CudaDecoderOps {
             attention: attention::Room::new(context),
             choices: Vec::new(),
             results: Results::new(context)?,
+            crossing: Crossing::new(context)?,
             weights: None,
             failure: None,
             stream,
@@ -170,6 +174,13 @@ impl CudaDecoderOps {
         })
     }
 
+    /// Room for the shadow of a residual stream, and for the parts of its sums.
+    fn make_shadow_room(&mut self, hidden: &DecoderActs) {
+        let room = hidden.room();
+        self.room(|ops| &mut ops.shadow, room * hidden.stride() * 2);
+        self.room(|ops| &mut ops.parts, room * PARTS_MOST * 4);
+    }
+
     fn launch(&mut self, kernel: DecoderKernel, shape: LaunchShape, arguments: Vec<Argument>) {
         self.launches.push(Launch { kernel, shape, arguments, is_strict: false });
     }
@@ -204,7 +215,7 @@ impl CudaDecoderOps {
                 let mut finish = Finish::new(FINISH_ADD);
                 (finish.gain, finish.shadow, finish.out_parts) = (gain, self.shadow.address(), self.parts.address());
                 (finish.shadow_stride, finish.out_part_count) = (int_of(stride), 1);
-                self.launch_add(hidden, None, (0, hidden.rows), finish);
+                self.launch_add(hidden, None, (0, batch::rounded_rows(hidden.rows)), finish);
                 let (hidden, gain) = (hidden.address(), Some(gain));
                 self.shadowed = Some(Shadowed { hidden, gain, first_launch: launch, launch, part_count: 1 });
             }
@@ -278,9 +289,7 @@ impl DecoderOps for CudaDecoderOps {
             "an id in a table of {known}: ids are checked at the door"
         );
         self.begin(steps);
-        let room = out.room();
-        self.room(|ops| &mut ops.shadow, room * out.stride() * 2);
-        self.room(|ops| &mut ops.parts, room * PARTS_MOST * 4);
+        self.make_shadow_room(out);
         let mut finish = Finish::new(FINISH_ADD);
         (finish.out, finish.out_stride) = (out.address(), int_of(out.stride()));
         (finish.tokens, finish.outputs) = (int_of(self.shape.rows), int_of(table.outputs));
@@ -298,6 +307,26 @@ impl DecoderOps for CudaDecoderOps {
         let shape = LaunchShape::new([self.shape.rows as u32, 1, 1], [256, 1, 1]);
         self.launch(DecoderKernel::Embed, shape, arguments);
         self.changed(out, self.launches.len() - 1, 1);
+    }
+
+    fn read_hidden<'a>(&'a mut self, steps: &StepBatch<'_>, hidden: &'a DecoderActs) -> Result<&'a [f32], DeviceError> {
+        assert_eq!(hidden.rows, steps.tokens(), "a row for each token");
+        self.results.expect(0, 0);
+        self.finish_step(0);
+        self.take_hidden(hidden)
+    }
+
+    fn write_hidden(&mut self, steps: &StepBatch<'_>, rows: &[f32], hidden: &mut DecoderActs) {
+        assert_eq!(rows.len(), steps.tokens() * hidden.columns, "a row for each token");
+        assert_eq!(hidden.rows, steps.tokens(), "a row for each token");
+        self.begin(steps);
+        self.make_shadow_room(hidden);
+        // What the first norm needs beside the stream is made of it by a kernel of its own.
+        if self.failure.is_none()
+            && let Err(error) = self.bring_hidden(rows, hidden)
+        {
+            self.fail(error);
+        }
     }
 
     fn norm_linear(&mut self, x: &DecoderActs, norm: &DecoderNorm, weights: &DecoderLinear, out: &mut DecoderActs) {
@@ -394,7 +423,7 @@ impl DecoderOps for CudaDecoderOps {
         if !steps.logit_rows.is_empty() {
             self.logits_of(hidden, norm, head, cap);
         }
-        self.finish_step(steps);
+        self.finish_step(steps.logit_rows.len());
     }
 
     fn answer(&mut self) -> Result<&[f32], DeviceError> {

@@ -87,7 +87,7 @@ impl Results {
         (self.rows, self.columns) = (rows, columns);
     }
 
-    /// After a failure nothing that was under way is an answer.
+    /// Nothing that was under way is an answer any more.
     pub(super) fn forget(&mut self) {
         self.waiting.clear();
         self.rows = 0;
@@ -274,10 +274,10 @@ impl CudaDecoderOps {
         Operand { address: wanted, columns: hidden.columns, stride, rows: count, room }
     }
 
-    /// Launches the step. What it leaves is copied to the host behind it.
-    pub(super) fn finish_step(&mut self, steps: &StepBatch<'_>) {
+    /// Launches the step. The tokens of its wanted rows, so many, are copied to the host behind it.
+    pub(super) fn finish_step(&mut self, wanted: usize) {
         if self.failure.is_none()
-            && let Err(error) = self.try_finish(steps.logit_rows.len())
+            && let Err(error) = self.try_finish(wanted)
         {
             self.fail(error);
         }

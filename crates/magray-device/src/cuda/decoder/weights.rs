@@ -30,6 +30,11 @@ fn form_of(source: &BlockLinear) -> Form {
     }
 }
 
+/// What a linear layer takes of a GPU's memory; where it `is_gated`, its outputs are gates and what they gate.
+pub fn decoder_linear_bytes(source: &BlockLinear, is_gated: bool) -> u64 {
+    (Packer::new(source.clone(), is_gated).bytes() + 4 * source.bias.len()) as u64
+}
+
 /// A linear layer, or the table of tokens.
 #[derive(Debug)]
 pub struct DecoderLinear {
@@ -105,6 +110,7 @@ struct Packer {
 }
 
 impl Content for Packer {
+    /// Of all rows.
     fn bytes(&self) -> usize {
         self.rows.div_ceil(8) * self.eight_bytes()
     }

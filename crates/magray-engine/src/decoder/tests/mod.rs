@@ -3,6 +3,7 @@
 mod gguf_files;
 mod layouts;
 mod model;
+mod split;
 
 use model::{Case, Running};
 

@@ -3,10 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use magray_core::CpuPath;
-use magray_device::{
-    DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch,
-    cpu::{Cpu, CpuDecoderOps, KvPages},
-};
+use magray_device::{DecoderDevice, DecoderOps, PAGE_TOKENS, StepBatch, cpu::Cpu};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde::Deserialize;
 use tempfile::TempDir;
@@ -70,12 +67,12 @@ impl Case {
     }
 }
 
-/// A decoder on the CPU.
-pub(super) struct Running {
-    pub(super) decoder: Decoder<Cpu>,
-    ops: CpuDecoderOps,
-    pub(super) pages: KvPages,
-    room: DecoderRoom<Cpu>,
+/// A decoder on a device.
+pub(super) struct Running<D: DecoderDevice = Cpu> {
+    pub(super) decoder: Decoder<D>,
+    ops: D::Ops,
+    pub(super) pages: <D::Ops as DecoderOps>::Pages,
+    room: DecoderRoom<D>,
 }
 
 /// The pages of [`Running`].
@@ -89,10 +86,17 @@ impl Running {
 
     pub(super) fn on(path: CpuPath, files: &DecoderFiles, context: usize) -> Self {
         let cpu = Arc::new(Cpu::new(Some(path), Some(2)).unwrap());
-        let decoder = Decoder::load(&*cpu, files, context).unwrap();
-        let pages = cpu.pages(decoder.kv_shape(), PAGES).unwrap();
-        let room = decoder.room(&cpu);
-        Self { ops: cpu.decoder(), decoder, pages, room }
+        let ops = cpu.decoder();
+        Self::on_device(&*cpu, ops, files, context)
+    }
+}
+
+impl<D: DecoderDevice> Running<D> {
+    pub(super) fn on_device(device: &D, ops: D::Ops, files: &DecoderFiles, context: usize) -> Self {
+        let decoder = Decoder::load(device, files, context).unwrap();
+        let pages = device.pages(decoder.kv_shape(), PAGES).unwrap();
+        let room = decoder.room(device);
+        Self { ops, decoder, pages, room }
     }
 
     /// The logits of a batch's wanted rows.

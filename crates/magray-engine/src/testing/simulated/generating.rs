@@ -3,23 +3,25 @@
 
 use super::Shared;
 use super::weights::SimulatedWeights;
+use crate::decoder::{DecoderBytes, DecoderFiles, stored_bytes};
 use crate::executors::decoder_model::{DecoderModel, SequenceRoom};
 use crate::executors::held_weights::HeldWeights;
 use crate::executors::native::NativeModel;
-use crate::executors::{Failure, FilledImage, NewTokens, SequenceStep};
+use crate::executors::{Failure, FilledImage, LayerSplit, NewTokens, SequenceStep};
 use crate::gpu::GpuError;
 use crate::packed::Tokens;
 use crate::spec::GenerateSpec;
 use magray_core::CpuPath;
-use magray_device::KvFormat;
 use magray_device::cpu::Cpu;
 use magray_device::cuda::InjectedFault;
+use magray_device::{KvFormat, Split, SplitError};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
 pub(super) struct SimulatedDecoder {
     device: Arc<Shared>,
-    model: DecoderModel<Cpu>,
+    model: Box<dyn NativeModel>,
 }
 
 impl SimulatedDecoder {
@@ -27,15 +29,42 @@ impl SimulatedDecoder {
         device: &Arc<Shared>,
         spec: &GenerateSpec,
         kv: KvFormat,
+        split: Option<LayerSplit>,
         image: Option<FilledImage>,
     ) -> Result<Self, Failure> {
-        let weights = SimulatedWeights::load(device, spec.weight_bytes, image)?;
-        let cpu = Arc::new(Cpu::new(Some(CpuPath::Portable), Some(1)).map_err(Failure::of_model)?);
-        let room = SequenceRoom { kv_bytes: device.gpu.kv_bytes, kv };
-        let mut model = DecoderModel::load(&cpu, cpu.decoder(), spec, room, |never| match never {}, Box::new(()))?;
-        model.hold(weights.bytes(), Box::new(weights));
+        let weights = SimulatedWeights::load(device, weight_bytes(spec, split)?, image)?;
+        let cpu = || Cpu::new(Some(CpuPath::Portable), Some(1)).map(Arc::new).map_err(Failure::of_model);
+        let (stand_in, room) = (cpu()?, SequenceRoom::of(spec, device.gpu.kv_bytes, kv));
+        let ops = stand_in.decoder();
+        let model: Box<dyn NativeModel> = match split {
+            None => {
+                let mut model = DecoderModel::load(&stand_in, ops, spec, room, |never| match never {}, Box::new(()))?;
+                model.hold(weights.bytes(), Box::new(weights));
+                Box::new(model)
+            }
+            Some(LayerSplit { cpu_layers, kv_token_bytes, .. }) => {
+                let first: Arc<Cpu> = cpu()?;
+                let both = Arc::new(Split::new(Arc::clone(&first), stand_in, cpu_layers.get()));
+                let (ops, room) =
+                    (both.ops(first.decoder(), ops), SequenceRoom { token_bytes: kv_token_bytes, ..room });
+                let never = |error: SplitError<Infallible, Infallible>| match error {
+                    SplitError::First(never) | SplitError::Last(never) => match never {},
+                };
+                let mut model = DecoderModel::load(&both, ops, spec, room, never, Box::new(()))?;
+                model.hold(weights.bytes(), Box::new(weights));
+                Box::new(model)
+            }
+        };
         Ok(Self { device: Arc::clone(device), model })
     }
+}
+
+/// What the layers that it has take, as they are stored.
+fn weight_bytes(spec: &GenerateSpec, split: Option<LayerSplit>) -> Result<u64, Failure> {
+    let Some(split) = split else { return Ok(spec.weight_bytes) };
+    let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
+    let bytes = DecoderBytes::of(&files, stored_bytes).map_err(Failure::of_model)?;
+    Ok(bytes.last(spec.decoder.layers.len().saturating_sub(split.cpu_layers.get())))
 }
 
 impl NativeModel for SimulatedDecoder {

@@ -164,6 +164,11 @@ fn engine_text(engine: &EngineReport) -> String {
     }
     let head = ["model", "where", "idle", "size", "open requests", "loads", "offloads", "idle timeout", "priority"];
     text.push_str(&format!("\n{}", table(&head, engine.models.iter().map(model_cells))));
+    for model in &engine.models {
+        if let Some(layers) = &model.layers {
+            text.push_str(&format!("\n{}: {}\n", model.name, layers.text));
+        }
+    }
     for device in &engine.devices {
         if let Some(error) = &device.last_error {
             text.push_str(&format!("\n{}: {error}\n", device.name));

@@ -1,7 +1,7 @@
 //! What `magray gpu status` prints for engines that these tests make up.
 
 use super::*;
-use crate::control::{DeviceResidency, Grade};
+use crate::control::{DeviceResidency, Grade, LayersReport};
 use expect_test::expect;
 
 pub(in crate::commands) fn engine() -> EngineReport {
@@ -95,6 +95,7 @@ pub(in crate::commands) fn engine() -> EngineReport {
         pinned: false,
         priority: "normal".to_owned(),
         residency: vec![at("cpu", "ready"), at("cuda:0", "on_gpu")],
+        layers: None,
     };
     let other = ModelReport {
         number: 0,
@@ -200,6 +201,18 @@ fn a_gpu_that_is_out_says_why() {
     engine.devices[1].last_error = Some("it fell off the bus".to_owned());
     let text = text_of(&[(4711, Ok(engine))]);
     assert!(text.contains("out (lost)") && text.contains("\ncuda:0: it fell off the bus\n"), "{text}");
+}
+
+#[test]
+fn a_model_whose_layers_the_cpu_and_a_gpu_share_says_how_many_are_where() {
+    let mut engine = engine();
+    let text = "20 of 32 layers are on a GPU, the CPU computes the others: chat.gpu_layers is 20".to_owned();
+    engine.models[1].layers = Some(LayersReport { on_gpu: 20, of: 32, text: text.clone() });
+    let asked = [(4711, Ok(engine))];
+    assert!(text_of(&asked).contains(&format!("\norg/other: {text}\n")), "{}", text_of(&asked));
+    let models = &json_of(&asked)["engines"][0]["models"];
+    assert_eq!((&models[1]["layers"]["on_gpu"], &models[1]["layers"]["of"]), (&json!(20), &json!(32)));
+    assert!(models[0].get("layers").is_none(), "{models}");
 }
 
 #[test]

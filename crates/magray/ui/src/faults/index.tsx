@@ -73,7 +73,7 @@ export function Faults({ live }: { live: Live }) {
                       <strong>{name}</strong>
                       <p class="small muted">{what}</p>
                     </div>
-                    <button type="button" class="button slim bad" disabled={!features.may_change || action.busy} aria-label={`${name} of ${device.name}`} onClick={() => void inject(device.name, fault)}>
+                    <button type="button" class="button slim bad" disabled={!features.may_change || action.busy} aria-label={`${words(fault)}: ${name} of ${device.name}`} onClick={() => void inject(device.name, fault)}>
                       {words(fault)}
                     </button>
                   </li>

@@ -485,12 +485,14 @@ fn draw_recovery(chance: &mut Chance) -> Recovery {
     let seconds = |low: f64, high: f64, chance: &mut Chance| Duration::from_secs_f64(chance.magnitude(low, high));
     let retries_max = chance.whole(0, 5) as u32;
     let probe_after = seconds(0.005, 0.5, chance);
+    let (overdue_factor, overdue_least) = (chance.magnitude(3.0, 50.0), seconds(0.05, 1.0, chance));
+    // Heartbeats come every fifth of a second: less than two of them would kill the living.
+    let silence_max = seconds(0.5, 1.5, chance);
     Recovery {
-        overdue_factor: chance.magnitude(3.0, 50.0),
-        overdue_least: seconds(0.05, 1.0, chance),
-        // Heartbeats come every fifth of a second: less than two of them would kill the living.
-        silence_max: seconds(0.5, 1.5, chance),
-        late_silence_max: seconds(0.45, 1.0, chance),
+        overdue_factor,
+        overdue_least,
+        silence_max,
+        late_silence_max: silence_max.mul_f64(0.7).max(Duration::from_millis(450)),
         start_max: seconds(0.6, 60.0, chance),
         retries_max,
         temporary_max: retries_max + chance.whole(0, 5) as u32,

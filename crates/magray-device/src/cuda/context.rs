@@ -102,8 +102,11 @@ impl Context {
         let ordinal = i32::try_from(gpu.ordinal).unwrap_or(i32::MAX);
         // SAFETY: the driver is started; writes one number, and refuses an ordinal out of range.
         CudaError::check(unsafe { sys::cuDeviceGet(&mut device, ordinal) })?;
+        let (mut flags, mut is_active) = (0, 0);
+        // SAFETY: the device is one of the driver's; writes two numbers.
+        CudaError::check(unsafe { sys::cuDevicePrimaryCtxGetState(device, &mut flags, &mut is_active) })?;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the device is one of the driver's; writes one handle, given back in `drop`.
+        // SAFETY: as above; writes one handle, given back in `drop`.
         CudaError::check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
         let context = Self {
             device,
@@ -118,9 +121,12 @@ impl Context {
         };
         context.bind()?;
         // By default the driver holds a stack of 1 KiB for every thread that the GPU can run at once: 264 MiB on an H200.
-        // Our kernels need none, or a few bytes (`cargo xtask kernels` checks it); the driver adds those at their launch.
-        // SAFETY: the context is current; takes two numbers. A driver that refuses keeps its own size.
-        let _ = unsafe { sys::cuCtxSetLimit(sys::CUlimit::CU_LIMIT_STACK_SIZE, 0) };
+        // Our kernels need none, or a few bytes (`cargo xtask kernels` checks it); the driver adds those at their launch. A context that
+        // others of this process have already may be running such a kernel, which would lose its stack.
+        if is_active == 0 {
+            // SAFETY: the context is current; takes two numbers. A driver that refuses keeps its own size.
+            let _ = unsafe { sys::cuCtxSetLimit(sys::CUlimit::CU_LIMIT_STACK_SIZE, 0) };
+        }
         let limit = options.limit_bytes.map(|limit| limit.saturating_sub(CONTEXT_BYTES));
         let plan = MemoryPlan {
             limit_bytes: limit.unwrap_or(gpu.memory_bytes).min(gpu.memory_bytes),

@@ -71,6 +71,7 @@ mod tests {
         "cuDeviceGetPCIBusId",
         "cuDeviceGetUuid",
         "cuDeviceGetUuid_v2",
+        "cuDevicePrimaryCtxGetState",
         "cuDevicePrimaryCtxRelease_v2",
         "cuDevicePrimaryCtxRetain",
         "cuDeviceTotalMem_v2",

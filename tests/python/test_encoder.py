@@ -156,6 +156,6 @@ class EncoderTest(Isolated):
         from magray import Engine
 
         settings = ENGINE | {"device": "auto"}
-        with Engine(EMBEDDER, simulated_gpus=1, faults="sim:0/crash@batch=1, sim:0/illegal_address@every=2", **settings) as engine:
+        with Engine(EMBEDDER, simulated_gpus=1, faults="sim:0/crash@batch=1, sim:0/illegal_address@batch=9", **settings) as engine:
             rows = engine.embed(TEXTS * 40, portion=4)
         np.testing.assert_allclose(rows, self.encoder.encode(TEXTS * 40), atol=TOLERANCE)

@@ -71,7 +71,7 @@ pub struct SplitPages<A, B> {
 }
 
 impl<A: Deref<Target: DecoderDevice>, B: Deref<Target: DecoderDevice>> Split<A, B> {
-    /// The first device has so many layers.
+    /// The first device has this many layers.
     pub fn new(first: A, last: B, first_layers: usize) -> Self {
         assert!(first_layers > 0, "a first layer");
         Self { first, last, first_layers }

@@ -48,7 +48,7 @@ impl DecoderBytes {
         self.table + self.last(self.layers.len())
     }
 
-    /// So many of the last layers, and the head.
+    /// This many of the last layers, and the head.
     pub(crate) fn last(&self, layers: usize) -> u64 {
         self.head + self.layers.iter().rev().take(layers).sum::<u64>()
     }

@@ -114,7 +114,7 @@ impl Dividing {
 }
 
 impl Division {
-    /// Says in the log where the layers of a model are, where that is not as anybody would think.
+    /// Says in the log where the layers of a model are, unless all are on one device by default.
     pub(super) fn tell(&self, model: &str) {
         match &self.told {
             Some(told) if self.is_expected => tracing::info!(target: "magray::engine", model, "{told}"),

@@ -30,7 +30,7 @@ pub(crate) struct SequenceRoom {
 }
 
 impl SequenceRoom {
-    /// Room for so many bytes of a model's keys and values, of all its layers.
+    /// Room for this many bytes of a model's keys and values, of all its layers.
     pub(crate) fn of(spec: &GenerateSpec, kv_bytes: u64, kv: KvFormat) -> Self {
         Self { kv_bytes, kv, token_bytes: spec.kv_token_bytes(kv) }
     }

@@ -12,7 +12,7 @@ pub enum GpuLayers {
     /// All that fit.
     #[default]
     Auto,
-    /// So many, or all where there are fewer; 0: the CPU computes the model.
+    /// This many, or all where there are fewer; 0: the CPU computes the model.
     Number(usize),
 }
 

@@ -24,7 +24,7 @@ impl Crossing {
         Ok(Self { context: Arc::clone(context), rows: PinnedWords::zeroed(context, 0)?, done: Mark::new(context)? })
     }
 
-    /// So many words, which no copy reads any more.
+    /// This many words, which no copy reads any more.
     fn room(&mut self, words: usize) -> Result<&mut [u32], CudaError> {
         self.done.wait()?;
         if self.rows.len() < words {

@@ -274,7 +274,7 @@ impl CudaDecoderOps {
         Operand { address: wanted, columns: hidden.columns, stride, rows: count, room }
     }
 
-    /// Launches the step. The tokens of its wanted rows, so many, are copied to the host behind it.
+    /// Launches the step. The tokens of this many wanted rows are copied to the host behind it.
     pub(super) fn finish_step(&mut self, wanted: usize) {
         if self.failure.is_none()
             && let Err(error) = self.try_finish(wanted)

@@ -12,12 +12,16 @@ mod logprobs;
 mod memory;
 #[expect(dead_code, reason = "what sends is not fuzzed")]
 mod messages;
+#[path = "../../crates/magray-engine/src/executors/outcome.rs"]
+#[expect(dead_code, reason = "messages carry what came of orders, and print none of it")]
+mod outcome;
 #[path = "../../crates/magray-engine/src/decoder/sampling.rs"]
 #[expect(dead_code, reason = "messages say how tokens are chosen, and choose none")]
 mod sampling;
 
 /// Where messages look for it.
 mod decoder {
+    pub(crate) use crate::logprobs::TokenLogprobs;
     pub(crate) use crate::sampling::Sampling;
 }
 
@@ -26,8 +30,9 @@ mod gpu {
     pub(crate) use crate::memory::{MemoryAccounts, MemoryStats};
 }
 
-/// Where messages look for it: as in the engine, without what the executors do with it.
+/// Where messages look for it: failures as in the engine, without how they come about.
 mod executors {
+    pub(crate) use crate::outcome::{NewTokens, Origin, Output, RankSums};
     use magray_core::schedule::Failure as FailureKind;
     use serde::{Deserialize, Serialize};
 
@@ -36,29 +41,6 @@ mod executors {
         pub kind: FailureKind,
         pub code: String,
         pub message: String,
-    }
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-    pub enum Origin {
-        Files,
-        Image,
-        Parked,
-        Device,
-    }
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-    pub enum Output {
-        Texts,
-        Tokens,
-        Unscaled,
-    }
-
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    pub struct NewTokens {
-        pub tokens: Vec<u32>,
-        pub is_end: bool,
-        pub logprobs: Vec<crate::logprobs::TokenLogprobs>,
-        pub problem: Option<String>,
     }
 }
 

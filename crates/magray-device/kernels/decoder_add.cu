@@ -1,5 +1,5 @@
-// Adds the norm of a product to the residual stream where a model has such norms, and prepares the rows for the next norm.
-// With no product it only prepares them. A block a row.
+// Adds a product to the residual stream, its norm where a model has such norms, and prepares the rows for the next norm. With no product it
+// only prepares them. A block a row.
 #include "decoder.cuh"
 #include "order.cuh"
 
@@ -24,8 +24,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     wait_for_previous();
     const int to = blockIdx.x, from = rows ? rows[to] : to;
     float* row = hidden + size_t(from) * hidden_stride;
-    float scale = 0.0f;
-    if (sums) {
+    float scale = 1.0f;
+    if (sums && gain) {
         float square = 0.0f;
         for (int column = threadIdx.x; column < columns; column += THREADS) {
             const float x = sums[size_t(from) * sums_stride + column];
@@ -37,7 +37,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int column = threadIdx.x; column < columns; column += THREADS) {
         float x = row[column];
         if (sums) {
-            x += sums[size_t(from) * sums_stride + column] * scale * gain[column];
+            const float sum = sums[size_t(from) * sums_stride + column];
+            x += gain ? sum * scale * gain[column] : sum;
             row[column] = x;
         }
         if (finish.gain) finish.shadow[size_t(to) * finish.shadow_stride + column] = to_bf16(x * finish.gain[column]);

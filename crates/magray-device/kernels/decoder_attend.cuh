@@ -10,7 +10,10 @@ constexpr float LOG2_E = 1.44269504f;
 __device__ __forceinline__ uint4 load_piece(const unsigned short* from) { return *reinterpret_cast<const uint4*>(from); }
 
 // Values and keys of large heads are read when they are needed: there are no registers to hold them.
-constexpr bool HOLDS_VALUES = HEAD <= 64;
+#ifndef VALUES_HELD_MOST
+#define VALUES_HELD_MOST 64
+#endif
+constexpr bool HOLDS_VALUES = HEAD <= VALUES_HELD_MOST;
 constexpr bool HOLDS_KEYS = HEAD <= 128;
 
 // What lane 4 g + t has of a page.

@@ -1,6 +1,10 @@
 // Attention of single tokens to the pages of their sequences, with all that comes before it: queries and the key are normalised and
 // turned, key and value are put into their page. A block has a head of keys with all queries that share it, and a part of the pages; the
 // last block of a head adds the parts in their order. HEAD is the size of a head, WARPS the warps of a block: 4 or 8.
+#if WARPS == 4
+// Where there are many blocks, three on a multiprocessor hide more than values in registers do.
+#define VALUES_HELD_MOST 32
+#endif
 #include "decoder_attend.cuh"
 #include "order.cuh"
 
@@ -30,7 +34,7 @@ __device__ __forceinline__ void prefetch_page(const unsigned short* keys, const 
 }
 
 // As if there were more threads: it leaves registers for a block of the next kernel.
-extern "C" __global__ void __launch_bounds__(WARPS == 8 ? WARPS * 32 * 3 / 2 : WARPS * 32)
+extern "C" __global__ void __launch_bounds__(WARPS == 8 ? WARPS * 32 * 3 / 2 : WARPS * 32, WARPS == 4 && HEAD <= 64 ? 3 : 1)
     decoder_attend_one(const unsigned short* qkv, int stride, unsigned short* out, int out_stride, const Places places, const Layer layer,
                        float* parts, unsigned* arrived) {
     __shared__ Room room;

@@ -22,13 +22,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int column = threadIdx.x; column < columns; column += THREADS) {
         const float x = scale * weight_at(table, form, stride, units, id, column);
         static_cast<float*>(finish.out)[size_t(token) * finish.out_stride + column] = x;
-        finish.shadow[size_t(token) * finish.shadow_stride + column] = to_bf16(x * finish.gain[column]);
+        // Rows that go to other devices first have no norm yet.
+        if (finish.gain) finish.shadow[size_t(token) * finish.shadow_stride + column] = to_bf16(x * finish.gain[column]);
         square += x * x;
     }
     square = warp_sum(square);
     if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = square;
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && finish.gain) {
         float sum = 0.0f;
         for (int i = 0; i < THREADS / 32; ++i) sum += squares[i];
         finish.out_parts[token] = sum;

@@ -8,13 +8,6 @@
 
 constexpr int NIBBLE_BYTES = FORM == FORM_NIBBLES ? NIBBLES_BLOCK : CENTRED_BLOCK;
 
-// Blocks of some eights of rows into shared memory; the barrier counts their bytes.
-__device__ __forceinline__ void block_load(unsigned to, const TensorMap* map, int unit, int eight, unsigned barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
-                 "l"(map), "r"(0), "r"(unit), "r"(eight), "r"(barrier)
-                 : "memory");
-}
-
 // The bits of two numbers. The compiler does not know that there is one block in this direction: a constant would be loaded before each use.
 __device__ __forceinline__ unsigned nibble_mask() { return gridDim.z * 0x000f000fu; }
 

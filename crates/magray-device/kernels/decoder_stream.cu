@@ -19,12 +19,6 @@ constexpr int EIGHT_BYTES = FORM == FORM_NUMBERS ? 1024 : BYTES_BLOCK;
 // Rows of 128 bytes.
 constexpr int ACTS_BYTES = TOKENS * 128;
 
-__device__ __forceinline__ void block_load(unsigned to, const TensorMap* map, int unit, int eight, unsigned barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
-                 "l"(map), "r"(0), "r"(unit), "r"(eight), "r"(barrier)
-                 : "memory");
-}
-
 // Two bytes of a word whose signs were turned: in the lowest bits of 2^23 they are 128 too large.
 template <int FIRST>
 __device__ __forceinline__ unsigned byte_pair(unsigned word, float scale) {
@@ -35,25 +29,36 @@ __device__ __forceinline__ unsigned byte_pair(unsigned word, float scale) {
 
 // What this warp fetches, in the order of time.
 struct Fetch {
-    const TensorMap* x;
+    const unsigned short* x;
     const TensorMap* weights;
     unsigned ring, barriers;
-    int unit_bytes, acts_bytes, units, first, unit, eight;
+    int x_stride, tokens, units, first, unit, eight;
 
-    __device__ __forceinline__ unsigned at(int stage) const { return ring + stage * unit_bytes; }
+    static constexpr int UNIT_BYTES = (ACTS_BYTES + EIGHTS * EIGHT_BYTES + 1023) & ~1023;
+
+    __device__ __forceinline__ unsigned at(int stage) const { return ring + stage * UNIT_BYTES; }
     __device__ __forceinline__ unsigned full(int stage) const { return barriers + stage * 8; }
 
     __device__ __forceinline__ void weights_into(int stage) const {
         const unsigned to = at(stage) + ACTS_BYTES;
-        barrier_arrive_expecting(full(stage), EIGHTS * EIGHT_BYTES + acts_bytes);
+        barrier_arrive_expecting(full(stage), EIGHTS * EIGHT_BYTES);
         if (FORM == FORM_NUMBERS) {
-            box_load(to, weights, unit * UNIT, eight * 8, full(stage));
+            box_load_once(to, weights, unit * UNIT, eight * 8, full(stage));
         } else {
             block_load(to, weights, unit, eight, full(stage));
         }
     }
 
-    __device__ __forceinline__ void acts_into(int stage) const { box_load(at(stage), x, unit * UNIT, 0, full(stage)); }
+    // By all lanes, and not by the copy engine: it has all the weights before it that it was given. Pieces of 16 bytes change places from row to row,
+    // as in boxes; rows are longer than their inputs by zeros.
+    __device__ __forceinline__ void acts_into(int stage) const {
+        const int piece = threadIdx.x % 8;
+        const unsigned short* from = x + unit * UNIT + piece * 8;
+        const bool is_there = unit * UNIT + piece * 8 < x_stride;
+        for (int row = threadIdx.x % 32 / 8; row < tokens; row += 4)
+            begin_copy(at(stage) + row * 128 + ((piece ^ row & 7) << 4), is_there ? from + size_t(row) * x_stride : x, is_there);
+        barrier_arrive_with_copies(full(stage));
+    }
 
     __device__ __forceinline__ void advance() {
         unit += WARPS;
@@ -118,27 +123,26 @@ __device__ __forceinline__ void multiply_unit(Sums& sums, unsigned acts, unsigne
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
-    decoder_stream(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weights, const __grid_constant__ Finish finish,
-                   int passes, int units, int stages, int loaded_tokens) {
+    decoder_stream(const unsigned short* x, int x_stride, const __grid_constant__ TensorMap weights, const __grid_constant__ Finish finish,
+                   int passes, int units, int stages) {
     // The rings of all warps, then their sums.
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ unsigned long long barriers[WARPS][STAGES_MOST];
     __shared__ float scales[TOKENS];
     // The compiler then knows that a warp's threads agree.
     const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0);
-    constexpr int UNIT_BYTES = (ACTS_BYTES + EIGHTS * EIGHT_BYTES + 1023) & ~1023;
-    float* room = reinterpret_cast<float*>(memory + WARPS * stages * UNIT_BYTES);
+    float* room = reinterpret_cast<float*>(memory + WARPS * stages * Fetch::UNIT_BYTES);
     const int first_eight = blockIdx.x * passes * EIGHTS;
     passes = min(passes, ((finish.outputs + 7) / 8 - first_eight + EIGHTS - 1) / EIGHTS);
     const int own_units = max((units - warp + WARPS - 1) / WARPS, 0);
-    const Fetch begin{&x, &weights, shared_address(memory) + warp * stages * UNIT_BYTES, shared_address(&barriers[warp][0]), UNIT_BYTES, loaded_tokens * 128,
+    const Fetch begin{x, &weights, shared_address(memory) + warp * stages * Fetch::UNIT_BYTES, shared_address(&barriers[warp][0]), x_stride, finish.tokens,
                       units, warp, warp, first_eight};
     Fetch fetch = begin;
     int left = passes * own_units;
     const int early = min(left, stages);
     left -= early;
     if (lane == 0) {
-        for (int i = 0; i < stages; ++i) barrier_init(fetch.full(i), 1);
+        for (int i = 0; i < stages; ++i) barrier_init(fetch.full(i), 1 + 32);
         barrier_init_done();
     }
     __syncwarp();
@@ -148,8 +152,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
     let_next_begin();
     wait_for_previous();
     fetch = begin;
-    for (int i = 0; i < early; ++i, fetch.advance())
-        if (lane == 0) fetch.acts_into(i);
+    for (int i = 0; i < early; ++i, fetch.advance()) fetch.acts_into(i);
     const Squares squares(finish, warp, WARPS);
     int stage = 0;
     unsigned parity = 0;
@@ -162,10 +165,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)
             multiply_unit(sums, at, at + ACTS_BYTES);
             __syncwarp();
             if (left > 0) {
-                if (lane == 0) {
-                    fetch.weights_into(stage);
-                    fetch.acts_into(stage);
-                }
+                if (lane == 0) fetch.weights_into(stage);
+                fetch.acts_into(stage);
                 fetch.advance();
                 --left;
             }

@@ -17,7 +17,7 @@ static_assert(STAGES * STAGE_BYTES >= BN * SUMS_STRIDE * 4, "sums take the place
 __device__ void fetch_weights(const Job& job, unsigned stages, Barriers* barriers, int k, int stage) {
     const unsigned full = shared_address(&barriers->full[stage]);
     barrier_arrive_expecting(full, STAGE_BYTES);
-    box_load(stages + stage * STAGE_BYTES, job.weights, k * BOX, job.output, full);
+    box_load_once(stages + stage * STAGE_BYTES, job.weights, k * BOX, job.output, full);
 }
 
 __device__ void fetch_rows(const Job& job, unsigned stages, Barriers* barriers, int k, int stage) {

@@ -83,23 +83,30 @@ __device__ __forceinline__ void begin_barriers(Barriers& barriers) {
 __device__ __forceinline__ void read_scales(const Finish& finish, const Job& job, float* scales) {
     constexpr int EACH = (BN + 7) / 8;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (!finish.parts) {
+        for (int i = threadIdx.x; i < BN; i += THREADS) scales[i] = 1.0f;
+        return;
+    }
     float squares[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int token = job.token + warp + 8 * i;
-        const bool is_there = finish.parts && token < finish.tokens && lane < finish.part_count;
+        const bool is_there = token < finish.tokens && lane < finish.part_count;
         squares[i] = is_there ? finish.parts[size_t(token) * finish.part_count + lane] : 0.0f;
     }
+    // In this order: a loop of its own for each row would be more code than a multiprocessor keeps.
+#pragma unroll 1
+    for (int part = lane + 32; part < finish.part_count; part += 32) {
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        const int token = job.token + warp + 8 * i;
-        if (finish.parts && token < finish.tokens)
-            for (int part = lane + 32; part < finish.part_count; part += 32) squares[i] += finish.parts[size_t(token) * finish.part_count + part];
+        for (int i = 0; i < EACH; ++i) {
+            const int token = job.token + warp + 8 * i;
+            if (token < finish.tokens) squares[i] += finish.parts[size_t(token) * finish.part_count + part];
+        }
     }
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const float square = warp_sum(squares[i]);
-        if (lane == 0 && warp + 8 * i < BN) scales[warp + 8 * i] = finish.parts ? rsqrtf(square * finish.inverse_inputs + finish.epsilon) : 1.0f;
+        if (lane == 0 && warp + 8 * i < BN) scales[warp + 8 * i] = rsqrtf(square * finish.inverse_inputs + finish.epsilon);
     }
     __syncwarp();
 }

@@ -27,6 +27,11 @@ __device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, int b
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Arrives when the copies that this thread began by itself are done.
+__device__ __forceinline__ void barrier_arrive_with_copies(unsigned barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
     asm volatile(
         "{\n"
@@ -43,6 +48,27 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
 __device__ __forceinline__ void box_load(unsigned to, const TensorMap* map, int column, int row, unsigned barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(barrier)
+                 : "memory");
+}
+
+// What is read once makes room first: the second level keeps activations, pages and code instead.
+__device__ __forceinline__ unsigned long long read_once() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// A box of weights, which are read once.
+__device__ __forceinline__ void box_load_once(unsigned to, const TensorMap* map, int column, int row, unsigned barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(read_once())
+                 : "memory");
+}
+
+// Blocks of some eights of rows of weights; the barrier counts their bytes.
+__device__ __forceinline__ void block_load(unsigned to, const TensorMap* map, int unit, int eight, unsigned barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(0), "r"(unit), "r"(eight), "r"(barrier), "l"(read_once())
                  : "memory");
 }
 

@@ -156,6 +156,45 @@ pub enum Place {
     TiedTable,
 }
 
+/// The heads of a decoder's attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadShape {
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values; each serves `heads / kv_heads` heads of queries.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_size: usize,
+}
+
+/// What a linear layer of a decoder is: a device that is made of several cuts it accordingly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The table of tokens, the head, or both: an output for each token.
+    Vocabulary,
+    /// Queries, keys and values side by side.
+    Qkv(HeadShape),
+    /// Adds what the heads attended to.
+    Attended(HeadShape),
+    /// Gates and what they gate, in two halves: for [`DecoderOps::gated_linear`] alone.
+    Gates,
+    /// Adds what the gates let through.
+    Gated,
+}
+
+/// What activations of a decoder hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActsRole {
+    /// The residual stream.
+    Hidden,
+    /// Queries, keys and values.
+    Qkv(HeadShape),
+    /// What the heads attended to.
+    Attended(HeadShape),
+    /// What the gates let through.
+    Gated,
+}
+
 /// A linear layer whose weights stay as they are stored.
 #[derive(Clone, Debug)]
 pub struct BlockLinear {
@@ -285,6 +324,15 @@ pub trait DecoderOps {
         false
     }
 
+    /// Whether the tokens of steps can be chosen behind them, by [`DecoderOps::choose_under`]. With `later` the next step waits for that:
+    /// no token of it is known before.
+    fn choose_later(&mut self, _later: bool) -> bool {
+        false
+    }
+
+    /// Chooses the tokens of the last step, which was told to wait for this, of those that the mask of each wanted row allows.
+    fn choose_under(&mut self, _masks: &[Mask<'_>]) {}
+
     /// The logits of some of the wanted rows of the last step, by their places among these.
     fn answer_rows(&mut self, rows: &[usize], columns: usize) -> Result<Vec<f32>, Self::Error> {
         let answer = self.answer()?;
@@ -315,6 +363,24 @@ pub trait DecoderOps {
     /// Memory of the device that steps have taken, these activations included.
     fn held_bytes(&self, _acts: &[&Self::Acts]) -> u64 {
         0
+    }
+}
+
+/// The tokens that may be chosen for a row: a bit for each, from the lowest of the first word on. `None`: any.
+pub type Mask<'a> = Option<&'a [u32]>;
+
+/// What a device makes of the logits of tokens that a mask rules out. It is finite: logits that are no numbers stay visible as such.
+pub const RULED_OUT: f32 = f32::MIN;
+
+/// Rules out what a mask does not allow. What is no finite number stays.
+pub fn rule_out(logits: &mut [f32], mask: &[u32]) {
+    for (at, logits) in logits.chunks_mut(32).enumerate() {
+        let allowed = mask.get(at).copied().unwrap_or(0);
+        for (bit, logit) in logits.iter_mut().enumerate() {
+            if allowed >> bit & 1 == 0 && logit.is_finite() {
+                *logit = RULED_OUT;
+            }
+        }
     }
 }
 
@@ -355,14 +421,18 @@ pub trait DecoderDevice {
     /// Takes over the gains of a root mean square norm.
     fn rms_norm(&self, gain: Vec<f32>, epsilon: f32) -> Result<<Self::Ops as DecoderOps>::Norm, Self::Error>;
 
-    /// As [`DecoderDevice::block_linear`], told where in the decoder it belongs: a device that is made of several puts it there.
-    fn linear_at(&self, _: Place, source: BlockLinear) -> Result<<Self::Ops as DecoderOps>::Linear, Self::Error> {
-        self.block_linear(source)
-    }
-
-    /// As [`DecoderDevice::block_gates`], told where it belongs.
-    fn gates_at(&self, _: Place, source: BlockLinear) -> Result<<Self::Ops as DecoderOps>::Linear, Self::Error> {
-        self.block_gates(source)
+    /// Takes over a linear layer, told where in the decoder it belongs and what it is: a device that is made of several puts it there, whole
+    /// or cut.
+    fn linear_at(
+        &self,
+        _: Place,
+        role: Role,
+        source: BlockLinear,
+    ) -> Result<<Self::Ops as DecoderOps>::Linear, Self::Error> {
+        match role {
+            Role::Gates => self.block_gates(source),
+            _ => self.block_linear(source),
+        }
     }
 
     /// As [`DecoderDevice::rms_norm`], told where it belongs.
@@ -381,6 +451,11 @@ pub trait DecoderDevice {
         Ok(())
     }
 
+    /// Whether the first `count` pages have memory: then [`DecoderDevice::grow_pages`] moves nothing, and steps may be under way.
+    fn has_pages(&self, _: &<Self::Ops as DecoderOps>::Pages, _count: usize) -> bool {
+        true
+    }
+
     /// As [`DecoderDevice::pages`], in a format. A device that lacks it keeps them as it always does: callers do not ask it for another.
     fn pages_in(
         &self,
@@ -394,6 +469,11 @@ pub trait DecoderDevice {
 
     /// Activations, with no rows yet.
     fn decoder_acts(&self, columns: usize) -> <Self::Ops as DecoderOps>::Acts;
+
+    /// As [`DecoderDevice::decoder_acts`], told what they hold; `columns` are those of the whole model.
+    fn acts_for(&self, _: ActsRole, columns: usize) -> <Self::Ops as DecoderOps>::Acts {
+        self.decoder_acts(columns)
+    }
 }
 
 #[cfg(test)]
@@ -406,6 +486,25 @@ mod tests {
         let shape = KvShape { layers: 30, kv_heads: 3, head_size: 64 };
         assert_eq!((shape.token_bytes(KvFormat::Halves), shape.token_bytes(KvFormat::Bytes)), (23_040, 11_880));
         assert_eq!(shape.token_bytes(KvFormat::Halves) * PAGE_TOKENS, shape.page_numbers() * 2);
+    }
+
+    #[test]
+    fn what_a_mask_rules_out_is_never_the_most_likely_and_hides_no_fault() {
+        let logits: Vec<f32> = (0..70).map(|i| i as f32).collect();
+        let under = |mask: &[u32]| {
+            let mut logits = logits.clone();
+            rule_out(&mut logits, mask);
+            most_likely(&logits)
+        };
+        assert_eq!((under(&[!0, !0, !0]), under(&[1 << 7 | 1 << 9, 0, 0]), under(&[1])), (69, 9, 0));
+        assert_eq!(under(&[0, 1 << 31, 1 << 5]), 69);
+        assert_eq!(under(&[0, 1 << 31, 1 << 6]), 63, "a bit behind the last token");
+        for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut poisoned = logits.clone();
+            poisoned[33] = poison;
+            rule_out(&mut poisoned, &[1, 0, 0]);
+            assert_eq!(most_likely(&poisoned), u32::MAX);
+        }
     }
 
     #[test]

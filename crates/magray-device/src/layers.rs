@@ -32,6 +32,7 @@ impl LinearNumbers {
 }
 
 /// Gain and shift of a layer norm.
+#[derive(Clone)]
 pub struct Norm {
     /// Padded with zeros to whole panels of any device.
     pub(crate) gain: Vec<f32>,

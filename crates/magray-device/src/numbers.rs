@@ -72,6 +72,48 @@ impl Numbers {
         }
     }
 
+    /// Some of them, in their order. Nothing is read yet.
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "no more than there are");
+        match &self.source {
+            Source::Mapped { file, start, format } => {
+                let source = Source::Mapped {
+                    file: Arc::clone(file),
+                    start: start + range.start * format.size(),
+                    format: *format,
+                };
+                Self { source, len: range.len() }
+            }
+            Source::Unread => Self::unread(range.len()),
+            _ => {
+                let (all, first) = (self.clone(), range.start);
+                Self::made(range.len(), Arc::new(move |at, out| all.read(first + at, out)))
+            }
+        }
+    }
+
+    /// Some columns of these rows. Nothing is read yet.
+    pub fn columns_of(&self, row: usize, columns: Range<usize>) -> Self {
+        assert!(row > 0 && self.len.is_multiple_of(row) && columns.end <= row, "columns of whole rows");
+        let (width, first) = (columns.len(), columns.start);
+        let len = self.len / row * width;
+        if matches!(self.source, Source::Unread) {
+            return Self::unread(len);
+        }
+        let all = self.clone();
+        let read = move |at: usize, out: &mut [f32]| {
+            let (mut at, mut out) = (at, out);
+            while !out.is_empty() {
+                let (row_at, column) = (at / width, at % width);
+                let (now, rest) = out.split_at_mut((width - column).min(out.len()));
+                all.read(row_at * row + first + column, now);
+                at += now.len();
+                out = rest;
+            }
+        };
+        Self::made(len, Arc::new(read))
+    }
+
     /// Appends all of them.
     pub fn append_to(&self, to: &mut Vec<f32>) {
         let start = to.len();
@@ -167,6 +209,26 @@ mod tests {
         let mut raw = [0; 8];
         mapped.read_bytes(16, &mut raw).unwrap();
         assert_eq!(raw, bytes[19..27]);
+    }
+
+    #[test]
+    fn parts_and_columns_are_the_same_numbers() {
+        let values: Vec<f32> = (0..60).map(|i| i as f32).collect();
+        let numbers = Numbers::new(values.clone());
+        let read = |numbers: &Numbers| {
+            let mut all = Vec::new();
+            numbers.append_to(&mut all);
+            all
+        };
+        assert_eq!(read(&numbers.part(7..31)), values[7..31]);
+        assert_eq!(read(&numbers.part(10..50).part(5..6)), [15.0]);
+        let columns = numbers.columns_of(12, 3..8);
+        let wanted: Vec<f32> = values.chunks(12).flat_map(|row| &row[3..8]).copied().collect();
+        assert_eq!(read(&columns), wanted);
+        let mut some = [0.0; 9];
+        columns.read(4, &mut some);
+        assert_eq!(some, wanted[4..13]);
+        assert_eq!(Numbers::unread(60).columns_of(12, 0..3).len(), 15);
     }
 
     #[test]

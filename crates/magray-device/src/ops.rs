@@ -1,6 +1,6 @@
 //! The fused operations an encoder is made of, and what they take. Says nothing of how a device does them.
 
-use crate::{Embedding, LinearNumbers, LinearSource, Norm};
+use crate::{Embedding, HeadShape, LinearNumbers, LinearSource, Norm, Place};
 use magray_core::{Activation, Pooling, Precision};
 
 /// Token ids of several texts end to end. Nothing is padded.
@@ -79,6 +79,17 @@ impl DistanceBias {
         Self { values, reach, stride }
     }
 
+    /// How many heads it has.
+    pub(crate) fn heads(&self) -> usize {
+        self.values.len() / self.stride
+    }
+
+    /// The biases of some heads.
+    pub(crate) fn of_heads(&self, heads: std::ops::Range<usize>) -> Self {
+        let values = self.values[heads.start * self.stride..heads.end * self.stride].to_vec();
+        Self { values, reach: self.reach, stride: self.stride }
+    }
+
     /// The biases of a query's row: element `j` is for key `j`. At least `keys` and a margin can be read.
     pub(crate) fn row(&self, head: usize, query: usize, keys: usize) -> &[f32] {
         assert!(query <= self.reach && keys <= self.reach, "a text is longer than the bias was made for");
@@ -120,6 +131,9 @@ pub trait Ops {
         0
     }
 
+    /// Layer `layer` is next. Where another device has it than the one before it, the activations move there.
+    fn enter(&mut self, _layer: usize, _hidden: &mut Self::Acts) {}
+
     /// The sum of word, position and type vectors, normalised.
     fn embed(&mut self, batch: &TokenBatch<'_>, tables: &Self::Embedding, out: &mut Self::Acts);
 
@@ -146,6 +160,49 @@ pub trait Ops {
 
     /// The rows of the last [`Ops::finish`], end to end; waits until they are there.
     fn answer(&mut self) -> Result<&[f32], Self::Error>;
+}
+
+/// What a device needs beside [`Ops`] to be one of several for an encoder ([`crate::Tensor`], [`crate::Split`]): activations on their way to
+/// the host and back.
+pub trait SharedEncoderOps: Ops {
+    /// Rows as 32-bit floats, end to end; waits until they are there.
+    fn read_rows(&mut self, acts: &Self::Acts) -> Result<Vec<f32>, Self::Error>;
+
+    /// Rows of another device, as many as are in use.
+    fn write_rows(&mut self, rows: &[f32], acts: &mut Self::Acts);
+
+    /// `hidden = norm(hidden + rows)`.
+    fn add_rows_norm(&mut self, rows: &[f32], norm: &Self::Norm, hidden: &mut Self::Acts);
+}
+
+/// What a linear layer of an encoder is: a device that is made of several cuts it accordingly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncoderRole {
+    /// Queries, keys and values side by side.
+    Qkv(HeadShape),
+    /// Adds what the heads attended to.
+    Attended(HeadShape),
+    /// The first product of a feed-forward layer.
+    Up,
+    /// The second.
+    Down,
+    /// A layer on what was pooled.
+    Pooled,
+}
+
+/// What activations of an encoder hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncoderActs {
+    /// What layers add to.
+    Hidden,
+    /// Queries, keys and values.
+    Qkv(HeadShape),
+    /// What the heads attended to.
+    Attended(HeadShape),
+    /// The inner numbers of a feed-forward layer.
+    Inner,
+    /// What is behind the layers.
+    Pooled,
 }
 
 /// The size of a matrix.
@@ -185,8 +242,25 @@ pub trait Device {
         self.linear(LinearSource { weights: &weights, inputs: source.inputs, bias: &source.bias }, precision)
     }
 
+    /// As [`Device::linear_of`], told where in the encoder the layer belongs and what it is: a device that is made of several puts it there,
+    /// whole or cut.
+    fn layer_linear(
+        &self,
+        _: Place,
+        _: EncoderRole,
+        source: LinearNumbers,
+        precision: Precision,
+    ) -> Result<<Self::Ops as Ops>::Linear, Self::Error> {
+        self.linear_of(source, precision)
+    }
+
     /// Takes over a layer norm.
     fn norm(&self, norm: Norm) -> Result<<Self::Ops as Ops>::Norm, Self::Error>;
+
+    /// As [`Device::norm`], told where it belongs.
+    fn layer_norm(&self, _: Place, norm: Norm) -> Result<<Self::Ops as Ops>::Norm, Self::Error> {
+        self.norm(norm)
+    }
 
     /// Takes over the first layer, for activations of this precision.
     fn embedding(
@@ -205,5 +279,20 @@ pub trait Device {
     /// resized together.
     fn acts_in_turn(&self, precision: Precision, columns: [usize; 2]) -> ActsPair<Self::Ops> {
         (self.acts(precision, columns[0]), self.acts(precision, columns[1]))
+    }
+
+    /// As [`Device::acts`], told what they hold; `columns` are those of the whole model.
+    fn layer_acts(&self, _: EncoderActs, precision: Precision, columns: usize) -> <Self::Ops as Ops>::Acts {
+        self.acts(precision, columns)
+    }
+
+    /// As [`Device::acts_in_turn`], told what they hold.
+    fn layer_acts_in_turn(
+        &self,
+        _: [EncoderActs; 2],
+        precision: Precision,
+        columns: [usize; 2],
+    ) -> ActsPair<Self::Ops> {
+        self.acts_in_turn(precision, columns)
     }
 }

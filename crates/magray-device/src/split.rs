@@ -1,8 +1,10 @@
-//! Two devices as one for a decoder: the first has its first layers and the table, the last the other layers and the head.
+//! Two devices as one for a decoder: the first has its first layers and the table, the last the other layers and the head. For encoders see
+//! `split_encoder`.
 //! Either may be such a pair again. Computes nothing itself; the residual stream crosses once a pass, through the host.
 
 use crate::{
-    AttentionLayer, BlockLinear, Choice, DecoderDevice, DecoderOps, KvFormat, KvShape, Place, RopeSource, StepBatch,
+    ActsRole, AttentionLayer, BlockLinear, Choice, DecoderDevice, DecoderOps, KvFormat, KvShape, Mask, Place, Role,
+    RopeSource, StepBatch,
 };
 use magray_core::Activation;
 use std::fmt;
@@ -11,9 +13,9 @@ use std::ops::Deref;
 /// Two devices that have the layers of a decoder one after the other, each by a reference of any kind.
 #[derive(Debug)]
 pub struct Split<A, B> {
-    first: A,
-    last: B,
-    first_layers: usize,
+    pub(crate) first: A,
+    pub(crate) last: B,
+    pub(crate) first_layers: usize,
 }
 
 /// Their operations. One pass is under way at a time: tokens are not fed back on the device.
@@ -51,16 +53,16 @@ pub enum SplitPart<A, B> {
 /// Activations on both.
 #[derive(Debug)]
 pub struct SplitActs<A, B> {
-    first: A,
-    last: B,
-    columns: usize,
+    pub(crate) first: A,
+    pub(crate) last: B,
+    pub(crate) columns: usize,
 }
 
-/// Frequencies on both.
+/// Frequencies, or biases of attention scores, on both.
 #[derive(Debug)]
 pub struct SplitRope<A, B> {
-    first: A,
-    last: B,
+    pub(crate) first: A,
+    pub(crate) last: B,
 }
 
 /// Pages under the same numbers on both: each holds the keys and values of its own layers.
@@ -70,20 +72,15 @@ pub struct SplitPages<A, B> {
     last: B,
 }
 
-impl<A: Deref<Target: DecoderDevice>, B: Deref<Target: DecoderDevice>> Split<A, B> {
+impl<A, B> Split<A, B> {
     /// The first device has this many layers.
     pub fn new(first: A, last: B, first_layers: usize) -> Self {
         assert!(first_layers > 0, "a first layer");
         Self { first, last, first_layers }
     }
 
-    /// The operations of both as those of one.
-    pub fn ops(&self, first: Ops<A>, last: Ops<B>) -> SplitOps<Ops<A>, Ops<B>, Error<A>, Error<B>> {
-        SplitOps { first, last, first_layers: self.first_layers, failure: None, nothing: Vec::new() }
-    }
-
     /// Which of the two has a part, and where it belongs there; both for a table that is the head too.
-    fn places(&self, place: Place) -> (Option<Place>, Option<Place>) {
+    pub(crate) fn places(&self, place: Place) -> (Option<Place>, Option<Place>) {
         match place {
             Place::Table => (Some(place), None),
             Place::Layer(layer) if layer < self.first_layers => (Some(place), None),
@@ -91,6 +88,13 @@ impl<A: Deref<Target: DecoderDevice>, B: Deref<Target: DecoderDevice>> Split<A, 
             Place::Head => (None, Some(place)),
             Place::TiedTable => (Some(Place::Table), Some(Place::Head)),
         }
+    }
+}
+
+impl<A: Deref<Target: DecoderDevice>, B: Deref<Target: DecoderDevice>> Split<A, B> {
+    /// The operations of both as those of one.
+    pub fn ops(&self, first: Ops<A>, last: Ops<B>) -> SplitOps<Ops<A>, Ops<B>, Error<A>, Error<B>> {
+        SplitOps { first, last, first_layers: self.first_layers, failure: None, nothing: Vec::new() }
     }
 
     /// Makes a part where it belongs.
@@ -116,19 +120,16 @@ impl<A: Deref<Target: DecoderDevice>, B: Deref<Target: DecoderDevice>> DecoderDe
     type Ops = SplitOps<Ops<A>, Ops<B>, Error<A>, Error<B>>;
 
     fn block_linear(&self, source: BlockLinear) -> Result<Linear<A, B>, Self::Error> {
-        self.linear_at(Place::TiedTable, source)
+        self.linear_at(Place::TiedTable, Role::Vocabulary, source)
     }
 
     fn rms_norm(&self, gain: Vec<f32>, epsilon: f32) -> Result<Norm<A, B>, Self::Error> {
         self.norm_at(Place::TiedTable, gain, epsilon)
     }
 
-    fn linear_at(&self, place: Place, source: BlockLinear) -> Result<Linear<A, B>, Self::Error> {
-        self.put(place, source, A::Target::linear_at, B::Target::linear_at)
-    }
-
-    fn gates_at(&self, place: Place, source: BlockLinear) -> Result<Linear<A, B>, Self::Error> {
-        self.put(place, source, A::Target::gates_at, B::Target::gates_at)
+    fn linear_at(&self, place: Place, role: Role, source: BlockLinear) -> Result<Linear<A, B>, Self::Error> {
+        let first = |device: &A::Target, place, source| device.linear_at(place, role, source);
+        self.put(place, source, first, |device, place, source| device.linear_at(place, role, source))
     }
 
     fn norm_at(&self, place: Place, gain: Vec<f32>, epsilon: f32) -> Result<Norm<A, B>, Self::Error> {
@@ -150,6 +151,10 @@ impl<A: Deref<Target: DecoderDevice>, B: Deref<Target: DecoderDevice>> DecoderDe
         self.last.grow_pages(&mut pages.last, count).map_err(SplitError::Last)
     }
 
+    fn has_pages(&self, pages: &<Self::Ops as DecoderOps>::Pages, count: usize) -> bool {
+        self.first.has_pages(&pages.first, count) && self.last.has_pages(&pages.last, count)
+    }
+
     fn pages_in(
         &self,
         format: KvFormat,
@@ -164,7 +169,11 @@ impl<A: Deref<Target: DecoderDevice>, B: Deref<Target: DecoderDevice>> DecoderDe
     }
 
     fn decoder_acts(&self, columns: usize) -> <Self::Ops as DecoderOps>::Acts {
-        SplitActs { first: self.first.decoder_acts(columns), last: self.last.decoder_acts(columns), columns }
+        self.acts_for(ActsRole::Hidden, columns)
+    }
+
+    fn acts_for(&self, role: ActsRole, columns: usize) -> <Self::Ops as DecoderOps>::Acts {
+        SplitActs { first: self.first.acts_for(role, columns), last: self.last.acts_for(role, columns), columns }
     }
 }
 
@@ -175,14 +184,14 @@ type Linear<A, B> = SplitPart<<Ops<A> as DecoderOps>::Linear, <Ops<B> as Decoder
 type Norm<A, B> = SplitPart<<Ops<A> as DecoderOps>::Norm, <Ops<B> as DecoderOps>::Norm>;
 
 impl<A, B> SplitPart<A, B> {
-    fn first(&self) -> &A {
+    pub(crate) fn first(&self) -> &A {
         match self {
             Self::First(part) | Self::Both(part, _) => part,
             Self::Last(_) => panic!("a part of the last device"),
         }
     }
 
-    fn last(&self) -> &B {
+    pub(crate) fn last(&self) -> &B {
         match self {
             Self::Last(part) | Self::Both(_, part) => part,
             Self::First(_) => panic!("a part of the first device"),
@@ -190,7 +199,7 @@ impl<A, B> SplitPart<A, B> {
     }
 
     /// Whether the first device multiplies with it. What is on both belongs to no layer.
-    fn is_of_first(&self) -> bool {
+    pub(crate) fn is_of_first(&self) -> bool {
         matches!(self, Self::First(_))
     }
 }
@@ -373,6 +382,14 @@ impl<A: DecoderOps, B: DecoderOps> DecoderOps for SplitOps<A, B, A::Error, B::Er
 
     fn draw_by(&mut self, choices: &[Choice]) -> bool {
         self.last.draw_by(choices)
+    }
+
+    fn choose_later(&mut self, later: bool) -> bool {
+        self.last.choose_later(later)
+    }
+
+    fn choose_under(&mut self, masks: &[Mask<'_>]) {
+        self.last.choose_under(masks);
     }
 
     fn answer_rows(&mut self, rows: &[usize], columns: usize) -> Result<Vec<f32>, Self::Error> {

@@ -1,8 +1,9 @@
-//! The built-in executors by name: the CPU, an NVIDIA GPU, a simulated one; and how each is opened.
+//! The built-in executors by name: the CPU, an NVIDIA GPU, a simulated one, groups of either; and how each is opened.
 //! Opens one where it is told to, and never another in its place.
 
 use crate::executors::cpu::CpuDevice;
 use crate::executors::cuda::CudaHost;
+use crate::executors::cuda_group::CudaGroup;
 use crate::executors::native::{Native, NativeDevice};
 use crate::executors::{CudaDevice, Executor, ExecutorModel, Failure, OnnxDevice, OpenExecutor, onnx};
 use crate::gpu::CONTEXT_BYTES;
@@ -25,6 +26,10 @@ pub enum ExecutorDevice {
     Simulated(SimulatedGpu),
     /// ONNX Runtime, by the provider that computes each model.
     Onnx(OnnxDevice),
+    /// NVIDIA GPUs that are one device: they fail together.
+    CudaGroup(Vec<CudaDevice>),
+    /// The same of simulated ones.
+    SimulatedGroup(Vec<SimulatedGpu>),
 }
 
 impl ExecutorDevice {
@@ -32,20 +37,31 @@ impl ExecutorDevice {
     pub(crate) fn capability(&self) -> Option<(u32, u32)> {
         match self {
             Self::Cuda(device) => Some(device.capability()),
-            Self::Cpu { .. } | Self::Simulated(_) | Self::Onnx(_) => None,
+            Self::CudaGroup(devices) => devices.first().map(CudaDevice::capability),
+            Self::Cpu { .. } | Self::Simulated(_) | Self::SimulatedGroup(_) | Self::Onnx(_) => None,
         }
     }
 
     /// Whether weights come to it from the host's memory.
     pub(crate) fn takes_images(&self) -> bool {
-        !matches!(self, Self::Onnx(_))
+        !matches!(self, Self::Onnx(_) | Self::CudaGroup(_) | Self::SimulatedGroup(_))
     }
 
     /// What its driver takes of a limit of memory.
     pub(crate) fn context_bytes(&self) -> u64 {
         match self {
             Self::Cuda(_) => CONTEXT_BYTES,
-            Self::Cpu { .. } | Self::Simulated(_) | Self::Onnx(_) => 0,
+            Self::CudaGroup(devices) => CONTEXT_BYTES * devices.len() as u64,
+            Self::Cpu { .. } | Self::Simulated(_) | Self::SimulatedGroup(_) | Self::Onnx(_) => 0,
+        }
+    }
+
+    /// The NVIDIA GPUs that it opens.
+    pub(crate) fn cuda_devices(&self) -> &[CudaDevice] {
+        match self {
+            Self::Cuda(device) => std::slice::from_ref(device),
+            Self::CudaGroup(devices) => devices,
+            Self::Cpu { .. } | Self::Simulated(_) | Self::SimulatedGroup(_) | Self::Onnx(_) => &[],
         }
     }
 
@@ -60,11 +76,14 @@ impl ExecutorDevice {
                 Box::new(CpuDevice::new(Arc::new(Cpu::new(None, *threads).map_err(Failure::of_model)?)))
             }
             Self::Cuda(device) => Box::new(CudaHost::open(device, memory_limit_bytes)?),
+            Self::CudaGroup(devices) => Box::new(CudaGroup::open(devices, memory_limit_bytes)?),
             Self::Onnx(device) => return onnx::open_executor(device, models),
             #[cfg(feature = "testing")]
             Self::Simulated(gpu) => Box::new(crate::testing::SimulatedDevice::open(*gpu, memory_limit_bytes)?),
+            #[cfg(feature = "testing")]
+            Self::SimulatedGroup(gpus) => Box::new(crate::testing::SimulatedGroup::open(gpus, memory_limit_bytes)?),
             #[cfg(not(feature = "testing"))]
-            Self::Simulated(_) => {
+            Self::Simulated(_) | Self::SimulatedGroup(_) => {
                 return Err(Failure::unsupported("simulated GPUs: build it with the feature `testing`"));
             }
         };

@@ -186,6 +186,7 @@ pub(crate) fn engine_options(
         models,
         models_folder: None,
         gpus: settings.gpus,
+        strategy: settings.strategy,
         schedule: settings.schedule,
         speculate: config.speculate(),
         in_process: None,

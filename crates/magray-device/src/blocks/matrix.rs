@@ -16,6 +16,8 @@ pub struct BlockMatrix {
     rows: usize,
     columns: usize,
     row_bytes: usize,
+    /// Bytes from one row to the next: more than those of a row where the matrix is some columns of another.
+    stride: usize,
 }
 
 #[derive(Clone)]
@@ -48,15 +50,34 @@ impl BlockMatrix {
         let row_bytes = format.bytes_of(columns).filter(|bytes| *bytes > 0);
         let row_bytes = row_bytes.unwrap_or_else(|| panic!("{columns} columns are no whole blocks of {format}"));
         assert!(range.len().is_multiple_of(row_bytes), "whole rows");
-        Self { rows: range.len() / row_bytes, source, range, format, columns, row_bytes }
+        Self { rows: range.len() / row_bytes, source, range, format, columns, row_bytes, stride: row_bytes }
     }
 
     /// Some of its rows.
     pub fn rows_of(&self, rows: Range<usize>) -> Self {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows of the matrix");
-        let start = self.range.start;
-        let range = start + rows.start * self.row_bytes..start + rows.end * self.row_bytes;
-        Self { range, rows: rows.len(), ..self.clone() }
+        let start = self.range.start + rows.start * self.stride;
+        let last = rows.len().saturating_sub(1) * self.stride;
+        let end = if rows.is_empty() { start } else { start + last + self.row_bytes };
+        Self { range: start..end, rows: rows.len(), ..self.clone() }
+    }
+
+    /// Some of its columns: they stay where they are if they are whole blocks, and are copied as 32-bit floats if not.
+    pub fn columns_of(&self, columns: Range<usize>) -> Self {
+        assert!(columns.start < columns.end && columns.end <= self.columns, "columns of the matrix");
+        let of = |columns| self.format.bytes_of(columns);
+        if let (Some(from), Some(row_bytes)) = (of(columns.start), of(columns.len())) {
+            let start = self.range.start + from;
+            let last = self.rows.saturating_sub(1) * self.stride;
+            let end = if self.rows == 0 { start } else { start + last + row_bytes };
+            return Self { range: start..end, columns: columns.len(), row_bytes, ..self.clone() };
+        }
+        let (mut row, mut floats) = (vec![0.0; self.columns], Vec::with_capacity(self.rows * columns.len()));
+        for at in 0..self.rows {
+            self.read_row(at, &mut row);
+            floats.extend_from_slice(&row[columns.clone()]);
+        }
+        Self::of_floats(&floats, columns.len())
     }
 
     /// How many rows there are.
@@ -74,8 +95,13 @@ impl BlockMatrix {
         self.format
     }
 
-    /// All its bytes.
-    pub fn bytes(&self) -> &[u8] {
+    /// Bytes of all rows.
+    pub fn byte_len(&self) -> usize {
+        self.rows * self.row_bytes
+    }
+
+    /// From its first byte to its last, with those between its rows.
+    fn span(&self) -> &[u8] {
         match &self.source {
             Source::Memory(bytes) => &bytes[self.range.clone()],
             Source::Mapped(file) => &file[self.range.clone()],
@@ -85,16 +111,20 @@ impl BlockMatrix {
     /// The bytes of a row.
     pub fn row(&self, row: usize) -> &[u8] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        &self.bytes()[row * self.row_bytes..(row + 1) * self.row_bytes]
+        &self.span()[row * self.stride..][..self.row_bytes]
     }
 
     /// Copies the bytes of some rows out, as many as there is room for. Faster than through the map where many are wanted once.
     pub(crate) fn copy_rows(&self, row: usize, out: &mut [u8]) -> io::Result<()> {
-        let start = row * self.row_bytes;
-        assert!(start + out.len() <= self.range.len(), "rows of the matrix");
-        match &self.source {
-            Source::Memory(_) => out.copy_from_slice(&self.bytes()[start..start + out.len()]),
-            Source::Mapped(file) => file.read_at(self.range.start + start, out)?,
+        assert!(row * self.row_bytes + out.len() <= self.byte_len(), "rows of the matrix");
+        // Those of some columns of another matrix do not lie end to end.
+        let at_once = if self.stride == self.row_bytes { out.len() } else { self.row_bytes };
+        for (at, out) in out.chunks_mut(at_once.max(1)).enumerate() {
+            let start = (row + at) * self.stride;
+            match &self.source {
+                Source::Memory(_) => out.copy_from_slice(&self.span()[start..start + out.len()]),
+                Source::Mapped(file) => file.read_at(self.range.start + start, out)?,
+            }
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! The CPU's operations: splits each between threads and hands the parts to the kernels.
 //! Holds the scratch memory of its threads, so that a steady load allocates nothing.
 
+mod shared;
+
 use super::Cpu;
 use super::activation::Stored;
 use super::acts::{Acts, AnyGrid, Format, Grid, PANEL};

@@ -155,6 +155,22 @@ impl Context {
         &self.gpu
     }
 
+    /// The driver's number of the GPU.
+    pub(super) fn device(&self) -> sys::CUdevice {
+        self.device
+    }
+
+    /// Whether kernels on this GPU can read memory of another one that is opened to them.
+    pub(super) fn reads(&self, other: &Self) -> Result<bool, CudaError> {
+        if self.device == other.device {
+            return Ok(true);
+        }
+        let mut able = 0;
+        // SAFETY: both devices are the driver's; writes one number.
+        CudaError::check(unsafe { sys::cuDeviceCanAccessPeer(&mut able, self.device, other.device) })?;
+        Ok(able != 0)
+    }
+
     /// The memory of the GPU in bytes: free, and all of it. What other processes use is not free.
     pub fn memory_bytes(&self) -> Result<(u64, u64), CudaError> {
         self.bind()?;
@@ -292,6 +308,11 @@ impl Context {
     /// Whether memory can be unmapped from its addresses.
     pub(super) fn can_park(&self) -> bool {
         self.with_memory(|memory| memory.can_park())
+    }
+
+    /// Lets other GPUs read and write memory that was taken as parkable.
+    pub(super) fn open_to(&self, taken: &Taken, others: &[sys::CUdevice]) -> Result<(), CudaError> {
+        self.with_memory(|memory| memory.open_to(taken, others))
     }
 
     /// Unmaps the memory and keeps the addresses. No stream may be using it.

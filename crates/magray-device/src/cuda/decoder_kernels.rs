@@ -66,6 +66,7 @@ impl Form {
 pub(super) enum DecoderKernel {
     Embed,
     Add,
+    Sum,
     Append,
     Keep,
     AttendOne { head: usize, warps: usize },
@@ -73,6 +74,7 @@ pub(super) enum DecoderKernel {
     AttendPlain,
     Choose,
     Draw,
+    Mask,
     Plain,
     Stream { tokens: usize, eights: usize, form: Form },
     Tile { tokens: usize, stages: usize },
@@ -85,8 +87,8 @@ pub(super) enum DecoderKernel {
 impl DecoderKernel {
     /// Every form.
     pub(super) fn all() -> Vec<Self> {
-        let mut all = vec![Self::Embed, Self::Add, Self::Append, Self::Keep, Self::AttendPlain];
-        all.extend([Self::Choose, Self::Draw, Self::Plain, Self::Unpack]);
+        let mut all = vec![Self::Embed, Self::Add, Self::Sum, Self::Append, Self::Keep, Self::AttendPlain];
+        all.extend([Self::Choose, Self::Draw, Self::Mask, Self::Plain, Self::Unpack]);
         for head in DECODER_HEADS {
             all.extend([Self::AttendOne { head, warps: 4 }, Self::AttendPrompt { head }]);
             if head <= WIDE_HEAD_MOST {
@@ -133,6 +135,7 @@ impl DecoderKernel {
         match self {
             Self::Embed => KernelSpec::new("decoder_embed.cu", "decoder_embed"),
             Self::Add => KernelSpec::new("decoder_add.cu", "decoder_add"),
+            Self::Sum => KernelSpec::new("decoder_sum.cu", "decoder_sum"),
             Self::Append => KernelSpec::new("decoder_append.cu", "decoder_append"),
             Self::Keep => KernelSpec::new("decoder_keep.cu", "decoder_keep"),
             Self::AttendOne { head, warps } => KernelSpec::new("decoder_attend_one.cu", "decoder_attend_one")
@@ -145,6 +148,7 @@ impl DecoderKernel {
             Self::AttendPlain => KernelSpec::new("decoder_attend_plain.cu", "decoder_attend_plain"),
             Self::Choose => KernelSpec::new("decoder_choose.cu", "decoder_choose"),
             Self::Draw => KernelSpec::new("decoder_draw.cu", "decoder_draw"),
+            Self::Mask => KernelSpec::new("decoder_mask.cu", "decoder_mask"),
             Self::Plain => KernelSpec::new("decoder_plain.cu", "decoder_plain"),
             Self::Stream { tokens, eights, form } => KernelSpec::new("decoder_stream.cu", "decoder_stream")
                 .define("TOKENS", tokens)

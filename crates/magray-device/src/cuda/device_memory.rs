@@ -232,6 +232,17 @@ impl DeviceMemory {
         matches!(self.backing, Backing::Mapped { .. })
     }
 
+    /// Lets other GPUs read and write memory that was taken as parkable: it has pieces of its own.
+    pub(super) fn open_to(&mut self, taken: &Taken, others: &[sys::CUdevice]) -> Result<(), CudaError> {
+        match (&self.backing, &taken.origin) {
+            (Backing::Mapped { pool, .. }, Origin::Pool(block)) => {
+                let vmm = pool.upstream();
+                vmm.open_to(block.at(), block.bytes().next_multiple_of(vmm.grain_bytes()), others)
+            }
+            _ => CudaError::check(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED),
+        }
+    }
+
     /// Unmaps the memory and keeps the addresses. No stream may be using it.
     pub(super) fn park(&mut self, taken: &Taken) {
         if let (Backing::Mapped { pool, .. }, Origin::Pool(block)) = (&mut self.backing, &taken.origin) {

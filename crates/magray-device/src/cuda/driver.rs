@@ -64,6 +64,7 @@ mod tests {
         "cuCtxGetStreamPriorityRange",
         "cuCtxSetCurrent",
         "cuCtxSetLimit",
+        "cuDeviceCanAccessPeer",
         "cuDeviceGet",
         "cuDeviceGetAttribute",
         "cuDeviceGetCount",

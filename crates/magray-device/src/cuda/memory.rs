@@ -6,6 +6,7 @@ use super::device_memory::Taken;
 use super::error::CudaError;
 use super::progress::Progress;
 use super::stream::Stream;
+use super::sys;
 use crate::NumberFormat;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -122,6 +123,23 @@ impl DeviceBuffer {
     /// Memory full of zeros that this stream alone will use.
     pub(super) fn private(stream: &Stream, bytes: usize) -> Result<Self, CudaError> {
         let mut buffer = Self::zeroed(stream, bytes)?;
+        buffer.owner = Some(Arc::clone(stream.progress()));
+        Ok(buffer)
+    }
+
+    /// The same for memory that other GPUs read, where there are any. It may be dropped once none of them reads it.
+    pub(super) fn private_but(stream: &Stream, bytes: usize, readers: &[sys::CUdevice]) -> Result<Self, CudaError> {
+        if readers.is_empty() || bytes == 0 {
+            return Self::private(stream, bytes);
+        }
+        let mut buffer = Self::parkable(stream.context(), bytes)?;
+        if let Some(taken) = &buffer.taken {
+            stream.context().open_to(taken, readers)?;
+        }
+        stream.context().bind()?;
+        // SAFETY: the range was taken above and is as long; should the wait fail, the buffer rests until all streams of this GPU are done.
+        unsafe { stream.zero(buffer.address(), bytes) }?;
+        stream.wait()?;
         buffer.owner = Some(Arc::clone(stream.progress()));
         Ok(buffer)
     }

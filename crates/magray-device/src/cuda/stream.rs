@@ -126,10 +126,11 @@ impl Stream {
         Ok(())
     }
 
-    /// What is put in from now on waits for what lies before the mark, whatever stream that is in.
+    /// What is put in from now on waits for what lies before the mark, whatever stream that is in, also of another GPU. The mark may be
+    /// moved meanwhile.
     pub(super) fn wait_for(&self, mark: &Mark) -> Result<(), CudaError> {
         self.context.bind()?;
-        // SAFETY: both live and are of the same context; the driver keeps what it needs of the event.
+        // SAFETY: both live, and the context is the stream's; the driver keeps what it needs of the event.
         CudaError::check(unsafe { sys::cuStreamWaitEvent(self.put(), mark.raw, 0) })
     }
 
@@ -145,6 +146,11 @@ impl Stream {
             self.context.records(&self.progress, false);
         }
         begun
+    }
+
+    /// Takes part in the recording of another stream, which it waits for next, until that ends; or does so no more.
+    pub(super) fn joins_recording(&self, joins: bool) {
+        self.context.records(&self.progress, joins);
     }
 
     pub(super) fn end_recording(&self) -> Result<Graph, CudaError> {

@@ -68,6 +68,16 @@ impl Vmm {
         self.grain_bytes
     }
 
+    /// Lets other GPUs read and write what is mapped here, until it is unmapped. The stretch begins and ends where pieces do.
+    pub(super) fn open_to(&self, at: u64, bytes: u64, others: &[sys::CUdevice]) -> Result<(), CudaError> {
+        assert!(at + bytes <= self.range_bytes, "inside the range");
+        self.bind()?;
+        let access: Vec<_> = others.iter().map(|device| access(*device)).collect();
+        // SAFETY: the stretch is reserved; one that is not mapped as a whole is refused. The descriptions outlive the call.
+        let opened = unsafe { sys::cuMemSetAccess(self.base + at, bytes as usize, access.as_ptr(), access.len()) };
+        CudaError::check(opened)
+    }
+
     fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context outlives its pool.
         CudaError::check(unsafe { sys::cuCtxSetCurrent(self.context) })
@@ -93,6 +103,11 @@ fn location(device: sys::CUdevice) -> sys::CUmemLocation {
     sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
+fn access(device: sys::CUdevice) -> sys::CUmemAccessDesc {
+    let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    sys::CUmemAccessDesc { location: location(device), flags }
+}
+
 #[derive(Debug)]
 pub(super) struct Piece(sys::CUmemGenericAllocationHandle);
 
@@ -114,12 +129,8 @@ impl Upstream for Vmm {
         let address = self.base + at;
         // SAFETY: the addresses are reserved and, by the pool's word, nothing is mapped there; the piece is as long.
         CudaError::check(unsafe { sys::cuMemMap(address, bytes as usize, 0, piece.0, 0) })?;
-        let access = sys::CUmemAccessDesc {
-            location: location(self.device),
-            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
         // SAFETY: the range was mapped above; the description outlives the call.
-        let opened = CudaError::check(unsafe { sys::cuMemSetAccess(address, bytes as usize, &access, 1) });
+        let opened = CudaError::check(unsafe { sys::cuMemSetAccess(address, bytes as usize, &access(self.device), 1) });
         if opened.is_err() {
             self.unmap(at, bytes);
         }

@@ -4,8 +4,8 @@
 use half::{bf16, f16};
 use magray_core::{Activation, BlockFormat};
 use magray_device::{
-    AttentionLayer, BlockLinear, BlockMatrix, DecoderDevice, DecoderOps, KvShape, PAGE_TOKENS, Place, RopeSource,
-    StepBatch,
+    ActsRole, AttentionLayer, BlockLinear, BlockMatrix, DecoderDevice, DecoderOps, HeadShape, KvShape, PAGE_TOKENS,
+    Place, Role, RopeSource, StepBatch,
 };
 
 /// What a decoder is like.
@@ -153,32 +153,41 @@ impl<D: DecoderDevice> Model<D> {
                 false => Vec::new(),
             },
         };
-        let linear_at = |place, source| packer.linear_at(place, source).expect("the layer is taken over");
+        let shape = HeadShape { heads, kv_heads, head_size };
+        let linear_at = |place, role, source| packer.linear_at(place, role, source).expect("the layer is taken over");
         let layers = (0..kind.layers as u64).map(|layer| {
             let place = Place::Layer(layer as usize);
-            let (linear, norm) = (|source| linear_at(place, source), |size, seed| norm(place, size, seed));
+            let (linear, norm) = (|role, source| linear_at(place, role, source), |size, seed| norm(place, size, seed));
             let seed = seed + 100 * (layer + 1);
             let only_if = |there: bool, size, seed| there.then(|| norm(size, seed));
             let gates = source(&[ffn, ffn], hidden, seed + 20);
             Layer {
                 attention_norm: norm(hidden, seed),
-                qkv: linear(source(&[heads * head_size, kv_heads * head_size, kv_heads * head_size], hidden, seed + 1)),
+                qkv: linear(
+                    Role::Qkv(shape),
+                    source(&[heads * head_size, kv_heads * head_size, kv_heads * head_size], hidden, seed + 1),
+                ),
                 query_norm: only_if(kind.head_norms, head_size, seed + 10),
                 key_norm: only_if(kind.head_norms, head_size, seed + 11),
-                output: linear(source(&[hidden], heads * head_size, seed + 12)),
+                output: linear(Role::Attended(shape), source(&[hidden], heads * head_size, seed + 12)),
                 attention_after: only_if(kind.norms_after, hidden, seed + 13),
                 ffn_norm: norm(hidden, seed + 14),
-                gate_up: packer.gates_at(place, gates).expect("the layer is taken over"),
-                down: linear(source(&[hidden], ffn, seed + 30)),
+                gate_up: linear(Role::Gates, gates),
+                down: linear(Role::Gated, source(&[hidden], ffn, seed + 30)),
                 ffn_after: only_if(kind.norms_after, hidden, seed + 31),
             }
         });
         let pairs = kind.rotated / 2;
         let radians = (0..pairs).map(|i| 10000f32.powf(-(i as f32) / pairs as f32)).collect();
         let rope = RopeSource { radians, scale: 1.0, neighbours: kind.neighbours };
-        let shape = KvShape { layers: kind.layers, kv_heads, head_size };
-        let columns = [hidden, (heads + 2 * kv_heads) * head_size, heads * head_size, ffn];
-        let mut kept = device.pages(shape, pages).expect("pages are known");
+        let kv = KvShape { layers: kind.layers, kv_heads, head_size };
+        let acts = [
+            (ActsRole::Hidden, hidden),
+            (ActsRole::Qkv(shape), (heads + 2 * kv_heads) * head_size),
+            (ActsRole::Attended(shape), heads * head_size),
+            (ActsRole::Gated, ffn),
+        ];
+        let mut kept = device.pages(kv, pages).expect("pages are known");
         // In two steps: what the first ones hold moves along.
         for count in [1, pages] {
             device.grow_pages(&mut kept, count).expect("there is room for pages");
@@ -187,12 +196,12 @@ impl<D: DecoderDevice> Model<D> {
         table.bias.clear();
         Self {
             kind,
-            table: linear_at(Place::TiedTable, table),
+            table: linear_at(Place::TiedTable, Role::Vocabulary, table),
             layers: layers.collect(),
             norm: norm(Place::Head, hidden, seed + 3),
             rope: packer.rope(rope).expect("frequencies are taken over"),
             pages: kept,
-            acts: columns.map(|columns| device.decoder_acts(columns)),
+            acts: acts.map(|(role, columns)| device.acts_for(role, columns)),
         }
     }
 

@@ -8,7 +8,7 @@ use magray_device::{Choice, DecoderOps};
 const ROUNDING: f64 = 1e-4;
 
 /// What is wrong with a token that was drawn from these logits.
-fn fault(logits: &[f32], choice: &Choice, token: usize) -> Option<String> {
+pub(crate) fn fault(logits: &[f32], choice: &Choice, token: usize) -> Option<String> {
     let most = logits.iter().copied().fold(f32::MIN, f32::max);
     if choice.temperature == 0.0 {
         let best = logits.iter().position(|logit| *logit == most);

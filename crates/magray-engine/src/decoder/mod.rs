@@ -29,7 +29,7 @@ pub use text::TextBuilder;
 pub use crate::spec::decoder::ChatTemplates;
 pub use magray_device::KvFormat;
 
-use magray_device::{AttentionLayer, DecoderDevice, DecoderOps, KvShape, Place, RopeSource, StepBatch};
+use magray_device::{ActsRole, AttentionLayer, DecoderDevice, DecoderOps, KvShape, Place, Role, RopeSource, StepBatch};
 
 use crate::spec::decoder::{self, DecoderSpec, RopeLayout};
 use files::LayerSource;
@@ -106,12 +106,13 @@ impl<D: DecoderDevice> Decoder<D> {
             device.rope(RopeSource { radians: frequencies.radians, scale: frequencies.scale, neighbours })
         };
         let place = if spec.tied_head { Place::TiedTable } else { Place::Table };
-        let table = device.linear_at(place, files.linear(0, &[(Part::Table, spec.vocab)], spec.hidden, false)?);
+        let table = files.linear(0, &[(Part::Table, spec.vocab)], spec.hidden, false)?;
+        let table = device.linear_at(place, Role::Vocabulary, table);
         let head = match spec.tied_head {
             true => None,
             false => {
                 let head = files.linear(0, &[(Part::Head, spec.vocab)], spec.hidden, false)?;
-                Some(device.linear_at(Place::Head, head).map_err(on_device)?)
+                Some(device.linear_at(Place::Head, Role::Vocabulary, head).map_err(on_device)?)
             }
         };
         let loader = Loader { device, files, spec: &spec };
@@ -144,11 +145,12 @@ impl<D: DecoderDevice> Decoder<D> {
     /// Activations for its passes.
     pub fn room(&self, device: &D) -> DecoderRoom<D> {
         let spec = &self.spec;
+        let heads = spec.head_shape();
         DecoderRoom {
-            hidden: device.decoder_acts(spec.hidden),
-            qkv: device.decoder_acts(spec.qkv_columns()),
-            attended: device.decoder_acts(spec.heads * spec.head_size),
-            gated: device.decoder_acts(spec.ffn),
+            hidden: device.acts_for(ActsRole::Hidden, spec.hidden),
+            qkv: device.acts_for(ActsRole::Qkv(heads), spec.qkv_columns()),
+            attended: device.acts_for(ActsRole::Attended(heads), spec.heads * spec.head_size),
+            gated: device.acts_for(ActsRole::Gated, spec.ffn),
         }
     }
 
@@ -200,19 +202,20 @@ impl<P: DecoderDevice> Loader<'_, P> {
         let spec = self.spec;
         let place = Place::Layer(layer);
         let LayerSource { qkv, output, gate_up, down } = self.files.layer(layer)?;
-        let linear = |source| self.device.linear_at(place, source).map_err(LoadDecoderError::Device);
+        let linear = |role, source| self.device.linear_at(place, role, source).map_err(LoadDecoderError::Device);
+        let heads = spec.head_shape();
         let norm = |part, size| self.norm(place, (layer, part), size);
         let only_if = |there: bool, part, size| there.then(|| norm(part, size)).transpose();
         Ok(Layer {
             attention_norm: norm(Part::AttentionNorm, spec.hidden)?,
-            qkv: linear(qkv)?,
+            qkv: linear(Role::Qkv(heads), qkv)?,
             query_norm: only_if(spec.norms.heads, Part::QueryNorm, spec.head_size)?,
             key_norm: only_if(spec.norms.heads, Part::KeyNorm, spec.head_size)?,
-            output: linear(output)?,
+            output: linear(Role::Attended(heads), output)?,
             attention_after: only_if(spec.norms.after, Part::AttentionAfter, spec.hidden)?,
             ffn_norm: norm(Part::FfnNorm, spec.hidden)?,
-            gate_up: self.device.gates_at(place, gate_up).map_err(LoadDecoderError::Device)?,
-            down: linear(down)?,
+            gate_up: linear(Role::Gates, gate_up)?,
+            down: linear(Role::Gated, down)?,
             ffn_after: only_if(spec.norms.after, Part::FfnAfter, spec.hidden)?,
         })
     }

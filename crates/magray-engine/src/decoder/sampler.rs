@@ -22,7 +22,7 @@ impl Sampler {
         Self { sampling, seen: HashMap::new(), noted: 0 }
     }
 
-    /// How a device may choose the token at this place by itself; `None` where it takes more than the logits.
+    /// How a device may choose the token at this place by itself, of those that a constraint allows; `None` where it takes more than the logits.
     pub(crate) fn choice(&self, place: usize) -> Option<Choice> {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
         let is_plain = !self.sampling.has_penalties() && self.sampling.logit_bias.is_empty();

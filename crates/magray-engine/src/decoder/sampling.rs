@@ -122,7 +122,7 @@ impl Sampling {
 
     /// Whether more than the choice of a token is made of its logits: a device that chooses by itself cannot.
     pub(super) fn needs_logits(&self) -> bool {
-        self.logprobs.is_some() || self.constraint.is_some()
+        self.logprobs.is_some()
     }
 
     pub(super) fn has_penalties(&self) -> bool {

@@ -4,6 +4,7 @@
 use super::files::{DecoderFiles, LayerSource};
 use super::names::Part;
 use crate::weights::WeightsError;
+use magray_core::several_gpus::ModelNeeds;
 use magray_device::BlockLinear;
 
 /// Bytes of a decoder's weights on a device.
@@ -20,7 +21,7 @@ pub(crate) type LinearBytes = fn(&BlockLinear, bool) -> u64;
 
 /// What a matrix takes in its file.
 pub(crate) fn stored_bytes(source: &BlockLinear, _: bool) -> u64 {
-    let parts = source.parts.iter().map(|part| part.bytes().len() as u64);
+    let parts = source.parts.iter().map(|part| part.byte_len() as u64);
     parts.sum::<u64>() + 4 * source.bias.len() as u64
 }
 
@@ -41,6 +42,17 @@ impl DecoderBytes {
             head: if spec.tied_head { table } else { matrix(Part::Head)? },
             layers: (0..spec.layers.len()).map(layer).collect::<Result<_, WeightsError>>()?,
         })
+    }
+
+    /// What is planned by. A table that is the head too counts once where both are on one device, and twice where they are not: as the head.
+    pub(crate) fn needs(&self, heads: usize, is_tied: bool) -> ModelNeeds {
+        ModelNeeds {
+            layers: self.layers.len(),
+            layer_bytes: self.layers.iter().copied().max().unwrap_or(0),
+            table_bytes: if is_tied { 0 } else { self.table },
+            head_bytes: self.head,
+            heads,
+        }
     }
 
     /// All of it.

@@ -9,6 +9,7 @@ use crate::roster::RosterFull;
 use crate::spec::SpecError;
 use crate::tokenize::TokenizeError;
 use crate::weights::WeightsError;
+use magray_core::several_gpus::Refused;
 use magray_core::{DeviceName, Refusal};
 use magray_device::cpu::CpuError;
 use std::convert::Infallible;
@@ -61,6 +62,14 @@ pub enum LoadError {
         "it is assigned to {0}, and chat.gpu_layers is 0, which keeps language models off GPUs: change one of both"
     )]
     GpuLayers(DeviceName),
+    /// Several GPUs cannot compute it as the settings say.
+    #[error("several GPUs cannot compute {model} as the settings say: {refused}")]
+    SeveralGpus {
+        /// The model.
+        model: String,
+        /// Why.
+        refused: Refused,
+    },
     /// ONNX Runtime is not used by this engine.
     #[error(
         "it is in ONNX form, and this magray was started without such a model: name it when magray starts (--model)"

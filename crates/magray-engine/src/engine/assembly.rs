@@ -14,12 +14,12 @@ use super::later_models::{LaterModels, SlotRoom};
 use super::models::{CpuPacker, Models};
 use super::profiling::Profiling;
 use super::status::{DeviceStatus, ModelStatus, Status};
-use super::{EngineModel, EngineOptions, Running, background, division};
+use super::{EngineModel, EngineOptions, Running, background, division, grouping};
 use crate::encoder::LoadError;
-use crate::executors::ExecutorModel;
 use crate::executors::cpu::{TOKENS_EACH, kv_bytes};
 use crate::executors::cuda::tokens_a_pass;
-use crate::health::{HealthSample, HealthSource, Monitor, MonitorOptions, NvmlSource};
+use crate::executors::{ExecutorModel, LayersOnGpu};
+use crate::health::{GroupSource, HealthSample, HealthSource, Monitor, MonitorOptions, NvmlSource};
 #[cfg(feature = "testing")]
 use crate::testing::{WorkerKiller, scripted_telemetry};
 use crate::worker::WorkerSpec;
@@ -80,6 +80,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         (devices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), models)
     });
     let (devices, models) = (devices?, models?);
+    let (devices, grouping) = grouping::form(devices, options, |model| models.packer.spec(model))?;
     #[cfg(feature = "testing")]
     if let Some(plan) = &options.faults {
         let vocabulary = models.readers.iter().map(|reader| reader.spec.shape.vocab).max();
@@ -126,7 +127,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         is_reserved: gpu.is_onnx(),
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
-    let dividing = Dividing::new(&options.encoder, &gpus, threads);
+    let dividing = Dividing::new(&options.encoder, &gpus, threads, grouping);
     let division = |(at, model): (usize, &EngineModel)| dividing.of(models.packer.spec(at), model.assigned);
     let divisions = options.models.iter().enumerate().map(division).collect::<Result<Vec<_>, _>>()?;
     divisions.iter().zip(&options.models).for_each(|(division, model)| division.tell(&model.name));
@@ -198,7 +199,10 @@ impl Assembly {
                 DeviceName::Onnx(provider) => provider,
                 _ => None,
             }),
-            layers: later.layers.get(at).cloned().flatten(),
+            layers: later.layers.get(at).cloned().flatten().map(|layers| LayersOnGpu {
+                sums: dispatcher.executors().iter().find_map(|executor| executor.sums(at)),
+                ..layers
+            }),
             view,
         };
         Status {
@@ -282,8 +286,8 @@ fn later_models(
     let longest = models.readers.iter().map(|reader| reader.spec.max_tokens).max().unwrap_or(0);
     let kv = options.encoder.kv;
     let in_worker = |(model, division): (&EngineModel, &Division)| {
-        let split = division.split;
-        ExecutorModel { source: model.source.clone(), precision: asked, kv, split }
+        let (split, group) = (division.split, division.group.clone());
+        ExecutorModel { source: model.source.clone(), precision: asked, kv, split, group }
     };
     LaterModels {
         adding: Mutex::default(),
@@ -355,11 +359,11 @@ fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<O
     if gpus.is_empty() {
         return Ok(None);
     }
-    let real: Vec<_> = gpus.iter().filter_map(|gpu| gpu.info.clone()).collect();
+    let real: Vec<Vec<_>> = gpus.iter().map(Gpu::infos).take_while(|infos| !infos.is_empty()).collect();
     let is_wanted = options.monitor_interval.is_some() && !real.is_empty();
-    let nvml = is_wanted.then(|| NvmlSource::open(&options.encoder.gpu.search, &real)).flatten();
+    let nvml = is_wanted.then(|| NvmlSource::open(&options.encoder.gpu.search, &real.concat())).flatten();
     let source: Box<dyn HealthSource> = match nvml {
-        Some(source) => Box::new(source),
+        Some(source) => Box::new(GroupSource::new(source, real.iter().map(Vec::len))),
         None => Box::new(|_: usize| HealthSample::default()),
     };
     #[cfg(feature = "testing")]

@@ -41,6 +41,8 @@ pub(super) struct Gpu {
     pub(super) info: Option<GpuInfo>,
     /// What its worker opens.
     pub(super) device: ExecutorDevice,
+    /// Where it is a group of GPUs: their names, and what the driver says of each.
+    pub(super) members: Vec<(DeviceName, Option<GpuInfo>)>,
     memory: Budget,
 }
 
@@ -54,8 +56,58 @@ impl Gpu {
             uuid: info.uuid.clone(),
             device: ExecutorDevice::Cuda(CudaDevice::new(&info, options).with_kv_bytes(kv_max)),
             memory: Budget { memory_max: info.memory_bytes, context: CONTEXT_BYTES, kv_max },
+            members: Vec::new(),
             info: Some(info),
         }
+    }
+
+    /// Several of them as one device. Parts of models are equal, so each has as much memory as the one that has least.
+    pub(super) fn group(gpus: &[Self]) -> Self {
+        let count = gpus.len() as u64;
+        let least = |of: fn(&Budget) -> u64| gpus.iter().map(|gpu| of(&gpu.memory)).min().unwrap_or(0);
+        let cuda = |gpu: &Self| match &gpu.device {
+            ExecutorDevice::Cuda(device) => Some(device.clone()),
+            _ => None,
+        };
+        let simulated = |gpu: &Self| match &gpu.device {
+            ExecutorDevice::Simulated(gpu) => Some(*gpu),
+            _ => None,
+        };
+        let device = match gpus.iter().map(cuda).collect::<Option<Vec<_>>>() {
+            Some(devices) => ExecutorDevice::CudaGroup(devices),
+            None => ExecutorDevice::SimulatedGroup(gpus.iter().filter_map(simulated).collect()),
+        };
+        let uuids: Vec<&str> = gpus.iter().map(|gpu| &*gpu.uuid).collect();
+        Self {
+            name: gpus[0].name,
+            uuid: uuids.join("+"),
+            info: gpus[0].info.clone(),
+            device,
+            members: gpus.iter().map(|gpu| (gpu.name, gpu.info.clone())).collect(),
+            memory: Budget {
+                memory_max: least(|memory| memory.memory_max).saturating_mul(count),
+                context: least(|memory| memory.context).saturating_mul(count),
+                kv_max: least(|memory| memory.kv_max).saturating_mul(count),
+            },
+        }
+    }
+
+    /// What the driver says of its GPUs; none are told of where it is simulated.
+    pub(super) fn infos(&self) -> Vec<GpuInfo> {
+        match self.members.is_empty() {
+            true => self.info.iter().cloned().collect(),
+            false => self.members.iter().filter_map(|(_, info)| info.clone()).collect(),
+        }
+    }
+
+    /// How many GPUs it is.
+    pub(super) fn count(&self) -> usize {
+        self.members.len().max(1)
+    }
+
+    /// Whether this is its name, or that of a GPU of the group that it is.
+    pub(super) fn is_named(&self, name: DeviceName) -> bool {
+        self.name == name || self.members.iter().any(|(member, _)| *member == name)
     }
 
     /// The state of a sequence takes a byte a token there.
@@ -65,6 +117,7 @@ impl Gpu {
             name: DeviceName::Simulated(gpu.index),
             uuid: format!("SIM-{}", gpu.index),
             device: ExecutorDevice::Simulated(gpu),
+            members: Vec::new(),
             memory: Budget { memory_max: gpu.memory_bytes, context: 0, kv_max: gpu.kv_bytes },
             info: None,
         }
@@ -76,6 +129,7 @@ impl Gpu {
             name: DeviceName::Onnx(None),
             uuid: "ONNX".to_owned(),
             device: ExecutorDevice::Onnx(onnx_device(options, threads)),
+            members: Vec::new(),
             memory: Budget::UNBOUNDED,
             info: None,
         }
@@ -98,8 +152,8 @@ impl Gpu {
 
     /// Its memory as far as it may be used.
     pub(super) fn memory(&self, limit: Option<u64>) -> Budget {
-        let total = self.memory.memory_max;
-        Budget { memory_max: limit.map_or(total, |limit| limit.min(total)), ..self.memory }
+        let (total, count) = (self.memory.memory_max, self.count() as u64);
+        Budget { memory_max: limit.map_or(total, |limit| limit.saturating_mul(count).min(total)), ..self.memory }
     }
 }
 
@@ -161,7 +215,7 @@ impl Devices {
             None => Ok(self.allowed),
             Some(DeviceName::Cpu) => Ok(Allowed::Cpu),
             Some(name) => {
-                let at = self.gpus.iter().position(|gpu| gpu.name == name);
+                let at = self.gpus.iter().position(|gpu| gpu.is_named(name));
                 let device = device_of_gpu(at.ok_or_else(|| not_there(name))?);
                 // As where no model is assigned: a GPU that was named, or must be used, has no other to stand in for it.
                 Ok(if self.allowed == Allowed::Any { Allowed::Rather(device) } else { Allowed::Only(device) })

@@ -4,6 +4,7 @@
 mod inbox;
 mod reports;
 mod residency_requests;
+mod sequence_views;
 mod state;
 
 pub(super) use residency_requests::{Seen, Unmet};
@@ -23,7 +24,7 @@ use magray_core::schedule::{
     Report, Request, RequestId, Residency, Sequence, Sketch, View,
 };
 use magray_core::{DeviceName, Reason};
-use state::{Decided, Effect, Generated, Pending, State, Submission};
+use state::{Decided, Effect, Generated, Pending, SequenceTimes, State, Submission};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,10 +117,12 @@ impl Dispatcher {
         let Prompt { model, ids, new_tokens_max, sampling, caller, priority, deadline, .. } = prompt;
         let sampling = Arc::new(Sampling { prompt_tokens: ids.len() as u32, ..sampling });
         let (id, sequence) = (self.new_id(), Sequence::prompt(ids.len() as u32, new_tokens_max.max(1)));
+        let tokens_max = sequence.tokens.saturating_add(sequence.new_tokens_max);
         let ended = Arc::clone(&buffer);
         let on_answer: OnAnswer = Box::new(move |answer| ended.end(answer));
         let work = Work { model, caller, priority, deadline, allowed, ..Work::default() };
-        let generated = Some(Generated { model, ids, sampling, buffer });
+        let times = SequenceTimes { asked: self.now(), first: None, last: None };
+        let generated = Some(Generated { model, ids, tokens_max, sampling, buffer, read: 0, device: None, times });
         let pending = Pending { work: work.into(), values: Vec::new(), on_answer, generated };
         let group = Group { model: ModelId(model as u32), key: GENERATED_KEY };
         let deadline = deadline.map(|within| self.now() + within);
@@ -145,20 +148,39 @@ impl Dispatcher {
         }
     }
 
-    /// The reader of a sequence has taken tokens.
-    pub(super) fn tokens_read(&self, request: RequestId, tokens: u32) {
-        self.advance(Event::Read { request, sequence: 0, tokens });
+    /// The reader of a sequence has taken tokens. The machine is stepped for it only if the sequence may wait for that: a reader
+    /// leaves this many unread at most.
+    pub(super) fn tokens_read(&self, request: RequestId, tokens: u32, unread_max: u32) {
+        let mut state = self.lock();
+        let event = Event::Read { request, sequence: 0, tokens };
+        match state.note_read(request, tokens as usize) {
+            Some(unread) if unread >= unread_max.max(1) as usize => {
+                let now = self.now();
+                self.step(state, event, now);
+            }
+            // Whatever comes next for the sequence steps the machine, which hears of this first.
+            Some(_) => state.news.push(event),
+            None => {}
+        }
     }
 
     /// Whether a request of which this is known would be taken, and how long all that is there should take: no time to speak of
     /// where little is there.
     pub(super) fn would_take(&self, sketch: &Sketch) -> Result<Duration, Refused> {
-        if sketch.tokens.saturating_add(sketch.coming_tokens) <= self.free_tokens.load(Ordering::Relaxed) {
+        // What generates may wait for space for its state where tokens are free.
+        let Sketch { tokens, new_tokens, coming, .. } = sketch;
+        let known = tokens.saturating_add(coming.tokens).saturating_add(coming.new_tokens);
+        if *new_tokens == 0 && self.has_free(known) {
             return Ok(Duration::ZERO);
         }
         let mut state = self.lock();
         let now = self.now();
         state.machine.would_take(sketch, now)
+    }
+
+    /// Whether this many tokens of texts would be taken of anyone.
+    pub(super) fn has_free(&self, tokens: u64) -> bool {
+        tokens <= self.free_tokens.load(Ordering::Relaxed)
     }
 
     /// The caller does not wait for this request any more.

@@ -3,10 +3,11 @@
 
 use super::EngineModel;
 use super::devices::Gpu;
+use super::grouping::{Grouping, OnGroup, needs};
 use crate::decoder::{DecoderBytes, DecoderFiles, LinearBytes, stored_bytes};
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executors::cpu::kv_bytes;
-use crate::executors::{GpuLayers, LayerSplit, LayersOnGpu};
+use crate::executors::{GpuLayers, GroupLayout, LayerSplit, LayersOnGpu};
 use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::ledger::Ledger;
 use magray_core::schedule::PartInWorkers;
@@ -25,6 +26,8 @@ pub(super) struct Dividing {
     threads: NonZeroUsize,
     path: Option<CpuPath>,
     gpus: Vec<Room>,
+    /// Where GPUs are groups.
+    grouping: Option<Grouping>,
 }
 
 /// What a GPU may have of a language model.
@@ -34,6 +37,8 @@ struct Room {
     weights: u64,
     kv: u64,
     is_simulated: bool,
+    /// GPUs, where it is a group.
+    count: usize,
 }
 
 /// Where the layers of a model are; by default on the device that computes it.
@@ -41,21 +46,25 @@ struct Room {
 pub(super) struct Division {
     /// What workers are told.
     pub(super) split: Option<LayerSplit>,
+    /// And of a group.
+    pub(super) group: Option<GroupLayout>,
     /// What they have of its memory.
     pub(super) in_workers: Option<PartInWorkers>,
     /// What people are told.
     pub(super) told: Option<LayersOnGpu>,
     /// It is what they asked for.
     is_expected: bool,
+    /// No device but the CPU can compute it.
+    pub(super) is_kept_off: bool,
 }
 
 impl Dividing {
-    pub(super) fn new(options: &EncoderOptions, gpus: &[Gpu], threads: usize) -> Self {
+    pub(super) fn new(options: &EncoderOptions, gpus: &[Gpu], threads: usize, grouping: Option<Grouping>) -> Self {
         let limit = options.gpu.rules.memory_limit_bytes;
         let room = |gpu: &Gpu| {
             let ledger = Ledger::new(gpu.memory(limit));
             let (weights, kv) = (ledger.room(), ledger.kv_share());
-            Room { name: gpu.name, weights, kv, is_simulated: gpu.info.is_none() }
+            Room { name: gpu.name, weights, kv, is_simulated: gpu.info.is_none(), count: gpu.count() }
         };
         Self {
             asked: options.gpu_layers,
@@ -63,6 +72,7 @@ impl Dividing {
             threads: NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN),
             path: options.cpu_path,
             gpus: gpus.iter().filter(|gpu| gpu.generates()).map(room).collect(),
+            grouping,
         }
     }
 
@@ -71,12 +81,16 @@ impl Dividing {
         let Some(spec) = spec.generates() else { return Ok(Division::default()) };
         let of = spec.decoder.layers.len();
         if self.asked == GpuLayers::Number(0) {
-            let told = LayersOnGpu { on_gpu: 0, of, reason: "chat.gpu_layers is 0".to_owned() };
+            let told =
+                LayersOnGpu { on_gpu: 0, of, group: None, reason: "chat.gpu_layers is 0".to_owned(), sums: None };
             return Ok(Division { told: Some(told), is_expected: true, ..Division::default() });
         }
         // Any of them may get it: there is one division for all.
         let may = self.gpus.iter().filter(|gpu| assigned.is_none_or(|assigned| assigned == gpu.name));
         let Some(room) = may.min_by_key(|gpu| gpu.weights).copied() else { return Ok(Division::default()) };
+        if let Some(grouping) = &self.grouping {
+            return self.on_group(spec, grouping, room);
+        }
         if self.asked == GpuLayers::Auto && spec.weight_bytes.saturating_mul(GROWTH_MOST) <= room.weights {
             return Ok(Division::default());
         }
@@ -88,10 +102,56 @@ impl Dividing {
         Ok(self.division(spec, settled, |layers| if layers == of { whole } else { bytes.last(layers) }))
     }
 
+    /// How many times the weights of a model count that is whole on one GPU: as often as a group has GPUs.
+    pub(super) fn copies(&self) -> u64 {
+        self.grouping.as_ref().map_or(1, |grouping| grouping.gpus() as u64)
+    }
+
+    /// On a group: all of its layers, or as many of the last as there is room for.
+    fn on_group(&self, spec: &GenerateSpec, grouping: &Grouping, room: Room) -> Result<Division, LoadError> {
+        let of = spec.decoder.layers.len();
+        let (needs, token_bytes) = (needs(spec, room.is_simulated)?, spec.kv_token_bytes(self.kv));
+        let each = room.weights / room.count as u64;
+        let Some(placed) = grouping.place(spec, &needs, (each, token_bytes)) else {
+            let reason = format!(
+                "{} and its {of} layers of {} heads have no place on {} GPUs with room for {} each",
+                mib(needs.whole()),
+                needs.heads,
+                grouping.gpus(),
+                mib(each)
+            );
+            let told = Some(LayersOnGpu { on_gpu: 0, of, group: None, reason, sums: None });
+            return Ok(Division { told, is_kept_off: true, ..Division::default() });
+        };
+        let OnGroup { layout, cpu_layers, bytes } = placed;
+        let told = LayersOnGpu {
+            on_gpu: of - cpu_layers,
+            of,
+            group: Some(layout.clone()),
+            reason: grouping.reason.clone(),
+            sums: None,
+        };
+        let split = NonZeroUsize::new(cpu_layers).map(|cpu_layers| LayerSplit {
+            cpu_layers,
+            kv_token_bytes: layout.kv_token_bytes,
+            threads: self.threads,
+            path: self.path,
+        });
+        let in_workers = Some(PartInWorkers { bytes, kv_token_bytes: layout.kv_token_bytes });
+        Ok(Division {
+            split,
+            group: Some(layout),
+            in_workers,
+            told: Some(told),
+            is_expected: cpu_layers == 0,
+            ..Division::default()
+        })
+    }
+
     fn division(&self, spec: &GenerateSpec, settled: Settled, bytes: impl Fn(usize) -> u64) -> Division {
         let Settled { on_gpu, reason, is_expected } = settled;
         let of = spec.decoder.layers.len();
-        let told = Some(LayersOnGpu { on_gpu, of, reason });
+        let told = Some(LayersOnGpu { on_gpu, of, group: None, reason, sums: None });
         let Some(cpu_layers) = NonZeroUsize::new(of - on_gpu) else {
             let in_workers = PartInWorkers { bytes: bytes(of), kv_token_bytes: spec.kv_token_bytes(self.kv) };
             return Division {
@@ -109,7 +169,7 @@ impl Dividing {
         let kv_token_bytes = counted(share, kv, kv_bytes() / beside.max(1));
         let split = LayerSplit { cpu_layers, kv_token_bytes, threads: self.threads, path: self.path };
         let in_workers = PartInWorkers { bytes: bytes(on_gpu), kv_token_bytes };
-        Division { split: Some(split), in_workers: Some(in_workers), told, is_expected }
+        Division { split: Some(split), in_workers: Some(in_workers), told, is_expected, ..Division::default() }
     }
 }
 
@@ -194,9 +254,9 @@ mod tests {
     }
 
     fn dividing(asked: GpuLayers, weights: u64, is_simulated: bool) -> Dividing {
-        let room = Room { name: DeviceName::Simulated(0), weights, kv: 1 << 16, is_simulated };
+        let room = Room { name: DeviceName::Simulated(0), weights, kv: 1 << 16, is_simulated, count: 1 };
         let gpus = vec![Room { weights: 1 << 40, name: DeviceName::Simulated(1), ..room }, room];
-        Dividing { asked, kv: KvFormat::Halves, threads: NonZeroUsize::MIN, path: None, gpus }
+        Dividing { asked, kv: KvFormat::Halves, threads: NonZeroUsize::MIN, path: None, gpus, grouping: None }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::work::{Output, Work};
 use crate::decoder::{SPECULATE_MAX, Sampling};
-use crate::executors::{NewTokens, SequenceStep};
+use crate::executors::{NewTokens, RankSums, SequenceStep};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use crate::worker::{self, VectorOrder, VectorReply};
@@ -25,6 +25,11 @@ pub(super) trait ExecutorHandle: Send + Sync {
     /// What the device is called in an answer of this model.
     fn name_for(&self, _model: usize) -> DeviceName {
         self.name()
+    }
+
+    /// Where the ranks of a group add up their parts of this model's sums, if it is one and has told.
+    fn sums(&self, _model: usize) -> Option<RankSums> {
+        None
     }
 
     /// The arithmetic it has for a model.
@@ -180,6 +185,8 @@ pub(super) struct TurnStep {
     pub(super) new_tokens_max: u32,
     /// Passes that give them, at most.
     pub(super) passes_max: u32,
+    /// Whether more may follow in a later step.
+    pub(super) goes_on: bool,
     /// How they are chosen, where the sequence begins.
     pub(super) sampling: Option<Arc<Sampling>>,
     /// Whether they come with log probabilities, and with how many of the likeliest.
@@ -193,15 +200,15 @@ impl TurnStep {
 
     /// As executors take it.
     pub(super) fn as_step(&self) -> SequenceStep<'_> {
-        let worker::TurnStep { sequence, from, new_tokens_max, passes_max } = self.head();
+        let worker::TurnStep { sequence, from, new_tokens_max, passes_max, goes_on } = self.head();
         let sampling = self.sampling.as_deref();
-        SequenceStep { sequence, from, ids: &self.ids, new_tokens_max, passes_max, sampling }
+        SequenceStep { sequence, from, ids: &self.ids, new_tokens_max, passes_max, goes_on, sampling }
     }
 
     /// What a worker is told of it beside its tokens. Each request has one sequence.
     pub(super) fn head(&self) -> worker::TurnStep {
-        let Self { request, from, new_tokens_max, passes_max, .. } = *self;
-        worker::TurnStep { sequence: request.0, from, new_tokens_max, passes_max }
+        let Self { request, from, new_tokens_max, passes_max, goes_on, .. } = *self;
+        worker::TurnStep { sequence: request.0, from, new_tokens_max, passes_max, goes_on }
     }
 
     /// What a worker is told before, where its sequence begins.

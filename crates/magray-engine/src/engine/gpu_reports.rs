@@ -36,7 +36,10 @@ impl GpuReports {
         let known = |gpu: &Gpu| Known {
             name: gpu.name.to_string(),
             uuid: gpu.uuid.clone(),
-            hardware: gpu.info.as_ref().map(|info| info.name.clone()),
+            hardware: gpu.info.as_ref().map(|info| match gpu.count() {
+                1 => info.name.clone(),
+                count => format!("{count} x {}", info.name),
+            }),
             is_remembered: !gpu.is_onnx(),
         };
         let gpus: Vec<_> = gpus.iter().map(known).collect();

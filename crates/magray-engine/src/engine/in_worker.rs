@@ -5,6 +5,7 @@ mod moves;
 mod presence;
 mod signs;
 mod slot;
+mod told;
 mod vectors;
 
 use super::canary::Canary;
@@ -14,7 +15,7 @@ use super::executor_handle::{
 };
 use super::images::{Holder, Images};
 use super::models::CpuPacker;
-use crate::executors::{ExecutorModel, Failure, FailureKind, NewTokens, Output};
+use crate::executors::{ExecutorModel, Failure, FailureKind, NewTokens, Output, RankSums};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use crate::packed::Tokens;
 use crate::roster::Roster;
@@ -24,7 +25,7 @@ use crate::worker::{
 };
 use magray_core::ledger::CollectionId;
 use magray_core::schedule::{DeviceId, Ending, KillCause};
-use magray_core::{DeviceName, OnnxProvider, Precision};
+use magray_core::{DeviceName, Precision};
 use moves::milliseconds;
 use presence::Presence;
 use signs::Signs;
@@ -36,6 +37,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use told::ToldModels;
 
 /// What it needs to know of its device and its worker.
 pub(super) struct InWorkerSpec {
@@ -80,8 +82,7 @@ struct State {
     presence: Presence,
     /// Models that are on the device and not used yet, for their known texts have no answers to compare with.
     unchecked: Vec<(usize, Arrived)>,
-    /// By model: the arithmetic that a worker had for it last, and its provider.
-    precisions: Vec<Option<(Precision, Option<OnnxProvider>)>>,
+    told: ToldModels,
     memory: Option<MemoryStats>,
     /// The most that models and passes had, of all workers.
     memory_peak: u64,
@@ -113,13 +114,17 @@ impl ExecutorHandle for InWorker {
 
     fn precision(&self, model: usize) -> Precision {
         // There is no answer yet of a worker that has not told.
-        self.0.lock().precisions.get(model).copied().flatten().map_or(Precision::F32, |(precision, _)| precision)
+        self.0.lock().told.of(model).map_or(Precision::F32, |told| told.precision)
     }
 
     fn name_for(&self, model: usize) -> DeviceName {
-        let told = || self.0.lock().precisions.get(model).copied().flatten()?.1;
+        let told = || self.0.lock().told.of(model)?.provider;
         let name = self.0.spec.name;
         if matches!(name, DeviceName::Onnx(_)) { DeviceName::Onnx(told()) } else { name }
+    }
+
+    fn sums(&self, model: usize) -> Option<RankSums> {
+        self.0.lock().told.of(model)?.sums.clone()
     }
 
     fn take(&self, Order { worker, what }: Order) {
@@ -512,18 +517,6 @@ impl Inner {
             return self.fail(dispatcher, Slot::Turn(turn), FailureKind::WrongAnswer);
         }
         dispatcher.turned(self.spec.id, &turn, new, compute);
-    }
-
-    fn trimmed(&self, freed: u64, memory: MemoryStats) {
-        let mut state = self.lock();
-        state.note_memory(memory);
-        if let Some(caller) = state.trims.pop_front() {
-            // It may wait no more.
-            let _ = caller.send(freed);
-        }
-        drop(state);
-        let (device, memory_free) = (self.spec.name, memory.free);
-        tracing::info!(target: "magray::residency", %device, freed, memory_free, "cached memory was freed");
     }
 
     fn fail(&self, dispatcher: &Dispatcher, held: Slot, failure: FailureKind) {

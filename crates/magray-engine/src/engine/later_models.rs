@@ -11,7 +11,7 @@ use crate::executors::{ExecutorModel, LayersOnGpu};
 use crate::reading::Reader;
 use crate::roster::Roster;
 use crate::spec::ModelSpec;
-use magray_core::schedule::DeviceId;
+use magray_core::schedule::{DeviceId, PartInWorkers};
 use magray_core::{DeviceName, Precision, PrecisionChoice};
 use magray_device::KvFormat;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,10 +64,13 @@ pub(super) struct SlotRoom {
 impl LaterModels {
     /// What is decided by of a model with weights of this size.
     pub(super) fn plan(&self, model: &EngineModel, spec: &ModelSpec, bytes: u64, division: &Division) -> ModelPlan {
+        let home = devices::home(&model.source, self.onnx_home, self.gpus_generate && !division.is_kept_off);
+        let copies = self.dividing.copies();
+        let on_first = || PartInWorkers { bytes: bytes.saturating_mul(copies), kv_token_bytes: 1 };
         ModelPlan {
             bytes,
-            in_workers: division.in_workers,
-            home: devices::home(&model.source, self.onnx_home, self.gpus_generate),
+            in_workers: division.in_workers.or_else(|| (copies > 1).then(on_first)),
+            home,
             kv_token_bytes: spec.generates().map_or(1, |generate| generate.kv_token_bytes(self.kv)),
             step_tokens_max: if spec.generates().is_some() { STEP_TOKENS } else { 1 },
             ..model.plan
@@ -132,8 +135,9 @@ impl Engine {
         packer.add(&model, &reader)?;
         let bytes = packer.bytes(running.readers.len(), later.expected);
         let plan = later.plan(&model, &reader.spec, bytes, &division);
-        let Division { split, told, .. } = division;
-        later.in_workers.push(ExecutorModel { source: model.source, precision: later.asked, kv: later.kv, split })?;
+        let Division { split, group, told, .. } = division;
+        let (source, precision, kv) = (model.source, later.asked, later.kv);
+        later.in_workers.push(ExecutorModel { source, precision, kv, split, group })?;
         later.layers.push(told)?;
         later.images.add(image_bytes_max(&reader.spec))?;
         later.gone.push(AtomicBool::new(false))?;

@@ -70,6 +70,7 @@ mod executor_handle;
 #[cfg(feature = "testing")]
 mod fault_injection;
 mod gpu_reports;
+mod grouping;
 mod health_check;
 pub(crate) mod images;
 mod in_process;
@@ -85,6 +86,7 @@ mod pending_answer;
 mod profiling;
 mod ranking;
 mod sandbox_check;
+mod sequence_view;
 mod status;
 mod text_cache;
 mod throughput;
@@ -106,6 +108,7 @@ pub use options::{EngineModel, EngineOptions, Gpus};
 pub use pending_answer::PendingAnswer;
 pub use ranking::{Ranked, RankingWork, ScoredBy};
 pub use sandbox_check::{SandboxCheck, check_sandbox};
+pub use sequence_view::{SequenceView, Stage};
 pub use status::{CpuStatus, DeviceStatus, ModelStatus, Status};
 pub use text_cache::{Asked, CacheUse, TextCache};
 pub use throughput::{Recent, SecondFigures};
@@ -116,10 +119,11 @@ pub use crate::executors::ModelSource;
 pub use crate::gpu::MemoryStats;
 pub use crate::worker::{Attempt, Outcome, Sandbox};
 pub use magray_core::schedule::{
-    Allowed, Batching, CallerId, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView, Moment,
-    MoveReason, Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices, SpeedWatch,
-    UnknownPriority,
+    Allowed, Batching, CallerId, Coming, DeviceState, DeviceView, Generation, Keeping, Limits, ModelPlan, ModelView,
+    Moment, MoveReason, Options, Placement, Priority, Recovery, RequestId, Residency, Sizing, Sketch, Slices,
+    SpeedWatch, UnknownPriority,
 };
+pub use magray_core::several_gpus::Strategy;
 
 use crate::decoder::ChatTemplates;
 use crate::encoder::{EmbedError, LoadError};
@@ -233,6 +237,11 @@ impl Engine {
         };
         let would = self.dispatcher().would_take(&Sketch { allowed, ..sketch });
         would.map_err(|refused| EngineError::from_refused(refused, || None))
+    }
+
+    /// Whether texts of this many tokens would be taken of anyone: far from every bound.
+    pub fn has_free(&self, tokens: u64) -> bool {
+        self.dispatcher().has_free(tokens)
     }
 
     /// Cancels work: `on_answer` is not called, unless that is just happening.

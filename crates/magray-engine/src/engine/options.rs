@@ -9,6 +9,7 @@ use crate::profile::Profile;
 use crate::spec::decoder::DecoderSource;
 #[cfg(feature = "testing")]
 use crate::testing::{FaultPlan, SimulatedGpu};
+use magray_core::several_gpus::Strategy;
 use magray_core::{DeviceChoice, DeviceName};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub struct EngineOptions {
     pub models_folder: Option<PathBuf>,
     /// Which GPUs are used.
     pub gpus: Gpus,
+    /// How several of them compute a language model.
+    pub strategy: Strategy,
     /// Bounds, batches, placement, recovery.
     pub schedule: Options,
     /// Tokens that are proposed for a pass of a sequence whose prompt does not say ([`Sampling::speculate`](crate::decoder::Sampling::speculate)).
@@ -64,6 +67,7 @@ impl EngineOptions {
             models,
             models_folder: None,
             gpus: Gpus::One,
+            strategy: Strategy::default(),
             schedule: Options::default(),
             speculate: 0,
             in_process: None,

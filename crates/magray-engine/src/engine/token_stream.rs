@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Tokens to go on from.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,8 @@ pub struct Token {
     pub id: u32,
     /// How likely it was, where that was asked for ([`Sampling::logprobs`]).
     pub logprobs: Option<TokenLogprobs>,
+    /// When it came from its device; all tokens of a turn come together.
+    pub at: Instant,
 }
 
 /// Tokens that were proposed for passes, and what became of them.
@@ -58,6 +60,8 @@ pub struct TokenStream {
     /// `None` where the work was refused at once.
     id: Option<RequestId>,
     buffer: Arc<TokenBuffer>,
+    /// Tokens that were there when the buffer was last looked into: a turn brings several, and they cost one lock.
+    ready: VecDeque<Token>,
     /// Tokens that were taken since the engine was told.
     taken: u32,
     /// It is told after this many.
@@ -88,7 +92,7 @@ impl TokenStream {
         let buffer = Arc::new(TokenBuffer::default());
         let told_after = (engine.0.unread_max / 2).max(1);
         let id = engine.dispatcher().generate(prompt, allowed, Arc::clone(&buffer));
-        Ok(Self { engine: engine.clone(), id: Some(id), buffer, taken: 0, told_after })
+        Ok(Self { engine: engine.clone(), id: Some(id), buffer, ready: VecDeque::new(), taken: 0, told_after })
     }
 
     /// The next token; `None` at the end.
@@ -98,7 +102,10 @@ impl TokenStream {
 
     /// The next token, if it is there; else the task is woken when it is. `None` at the end.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Token, EngineError>>> {
-        let next = self.buffer.poll(context);
+        let next = match self.ready.pop_front() {
+            Some(token) => Poll::Ready(Some(Ok(token))),
+            None => self.buffer.poll(&mut self.ready, context),
+        };
         match &next {
             Poll::Ready(Some(Ok(_))) => self.note_taken(),
             Poll::Ready(end) => {
@@ -124,13 +131,13 @@ impl TokenStream {
 
     /// Tokens that were in the cache of prompts so far. A sequence that was started again counts anew.
     pub fn cached_tokens(&self) -> u32 {
-        self.buffer.lock().cached
+        self.buffer.cached()
     }
 
     fn note_taken(&mut self) {
         self.taken += 1;
         if let Some(id) = self.id.filter(|_| self.taken >= self.told_after) {
-            self.engine.dispatcher().tokens_read(id, std::mem::take(&mut self.taken));
+            self.engine.dispatcher().tokens_read(id, std::mem::take(&mut self.taken), self.engine.0.unread_max);
         }
     }
 }
@@ -167,8 +174,9 @@ impl TokenBuffer {
     pub(super) fn push(&self, new: NewTokens) -> Option<Waker> {
         let NewTokens { tokens, logprobs, problem, cached, proposed, accepted, .. } = new;
         let logprobs = logprobs.into_iter().map(Some).chain(std::iter::repeat(None));
+        let at = Instant::now();
         let mut state = self.lock();
-        state.tokens.extend(tokens.into_iter().zip(logprobs).map(|(id, logprobs)| Token { id, logprobs }));
+        state.tokens.extend(tokens.into_iter().zip(logprobs).map(|(id, logprobs)| Token { id, logprobs, at }));
         state.problem = state.problem.take().or(problem);
         state.speculation.proposed += u64::from(proposed);
         state.speculation.accepted += u64::from(accepted);
@@ -188,10 +196,18 @@ impl TokenBuffer {
         }
     }
 
-    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Token, EngineError>>> {
+    /// Tokens of the prompt that were not computed so far.
+    pub(super) fn cached(&self) -> u32 {
+        self.lock().cached
+    }
+
+    /// The next token; those behind it are moved into `ready`, which is empty.
+    fn poll(&self, ready: &mut VecDeque<Token>, context: &mut Context<'_>) -> Poll<Option<Result<Token, EngineError>>> {
         let mut state = self.lock();
-        if let Some(token) = state.tokens.pop_front() {
-            return Poll::Ready(Some(Ok(token)));
+        if !state.tokens.is_empty() {
+            std::mem::swap(&mut state.tokens, ready);
+            drop(state);
+            return Poll::Ready(ready.pop_front().map(Ok));
         }
         match state.end.take() {
             Some(end) => {

@@ -231,6 +231,11 @@ pub(crate) fn kv_bytes() -> u64 {
     (host_memory("MemTotal:") / 8).clamp(KV_BYTES_LEAST, KV_BYTES_MOST)
 }
 
+/// What weights of language models may take of the host's memory beside all else: three quarters of what is available.
+pub(crate) fn host_bytes() -> u64 {
+    host_memory("MemAvailable:") / 4 * 3
+}
+
 const KV_BYTES_LEAST: u64 = 128 << 20;
 const KV_BYTES_MOST: u64 = 16 << 30;
 
@@ -267,14 +272,14 @@ impl NativeDevice for CpuDevice {
             let ops = self.cpu.decoder();
             let room = SequenceRoom::of(generate, kv_bytes(), kv);
             let model = DecoderModel::load(&self.cpu, ops, generate, room, |never| match never {}, held)?;
-            return Ok(Hosted { model: Box::new(model), precision: Precision::F32 });
+            return Ok(Hosted { model: Box::new(model), precision: Precision::F32, sums: None });
         }
         let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
         let model = Model::pack(&*self.cpu, spec, &*source()?, precision).map_err(Failure::of_model)?;
         let weight_bytes = spec.shape.weight_bytes(precision);
         let held = Allocated::hold(&self.allocated, weight_bytes);
         let executor = CpuExecutor::new(Arc::clone(&self.cpu), model);
-        Ok(Hosted { model: Box::new(CpuModel { executor, weight_bytes, _held: held }), precision })
+        Ok(Hosted { model: Box::new(CpuModel { executor, weight_bytes, _held: held }), precision, sums: None })
     }
 
     fn takes_images(&self) -> bool {

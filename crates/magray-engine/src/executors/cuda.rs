@@ -31,8 +31,9 @@ const TOKENS_A_PASS: usize = 32_768;
 /// page-locked memory. A longer text is a pass of its own.
 const TOKEN_ROWS_A_PASS: usize = 8_192;
 
-/// A model whose first layers the CPU computes rehearses steps for this long: a large one would take minutes for all sizes.
-const SPLIT_REHEARSED: Duration = Duration::from_secs(5);
+/// A model whose first layers the CPU computes, or that is on several GPUs, rehearses steps for this long: a large one would take minutes for
+/// all sizes.
+pub(super) const SPLIT_REHEARSED: Duration = Duration::from_secs(5);
 
 /// Tokens of a pass in this precision: half as many where numbers are twice as wide, so that memory stays the same.
 pub(crate) fn tokens_a_pass(precision: Precision) -> usize {
@@ -266,6 +267,16 @@ pub(crate) struct CudaHost {
 }
 
 impl CudaHost {
+    /// The GPU.
+    pub(super) fn cuda(&self) -> &Arc<Cuda> {
+        &self.cuda
+    }
+
+    /// Memory for the keys and values of sequences.
+    pub(super) fn kv_bytes(&self) -> u64 {
+        self.kv_bytes
+    }
+
     pub(crate) fn open(device: &CudaDevice, memory_limit_bytes: Option<u64>) -> Result<Self, Failure> {
         let options = device.options(memory_limit_bytes);
         let gpus = probe(&options.search, &Visible::all()).map_err(GpuError::from)?;
@@ -295,7 +306,7 @@ impl CudaHost {
         let ops = self.decoder_ops(&weights)?;
         let of_device = |error| GpuError::from(error).into();
         let model = DecoderModel::new(&self.cuda, (decoder, ops), spec, room, of_device);
-        rehearsed(model, weights, Duration::MAX)
+        rehearsed(model, (weights.bytes(), Box::new(weights)), Duration::MAX)
     }
 
     /// A language model whose first layers the CPU computes.
@@ -306,13 +317,7 @@ impl CudaHost {
         split: LayerSplit,
         image: Option<FilledImage>,
     ) -> Result<Box<dyn NativeModel>, Failure> {
-        let cpu = match self.cpu.get() {
-            Some(cpu) => cpu,
-            None => {
-                let cpu = Cpu::new(split.path, Some(split.threads.get())).map_err(Failure::of_model)?;
-                self.cpu.get_or_init(|| Arc::new(cpu))
-            }
-        };
+        let cpu = self.beside(split)?;
         let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
         let (not_placed, cpu_layers) = (not_placed(image.as_ref()), split.cpu_layers.get());
         let placed = place_split((cpu, cpu_layers), &self.cuda, &files, spec.decoder.context, image);
@@ -322,11 +327,20 @@ impl CudaHost {
         let room = SequenceRoom { token_bytes: split.kv_token_bytes, ..room };
         let of_device = |error| GpuError::from(of_gpu(error)).into();
         let model = DecoderModel::new(&device, (decoder, ops), spec, room, of_device);
-        rehearsed(model, weights, SPLIT_REHEARSED)
+        rehearsed(model, (weights.bytes(), Box::new(weights)), SPLIT_REHEARSED)
+    }
+
+    /// The CPU that computes the first layers of models that are not here as a whole.
+    pub(super) fn beside(&self, split: LayerSplit) -> Result<&Arc<Cpu>, Failure> {
+        if let Some(cpu) = self.cpu.get() {
+            return Ok(cpu);
+        }
+        let cpu = Cpu::new(split.path, Some(split.threads.get())).map_err(Failure::of_model)?;
+        Ok(self.cpu.get_or_init(|| Arc::new(cpu)))
     }
 
     /// Operations that wait for these weights where they are on their way.
-    fn decoder_ops(&self, weights: &WeightsBlock) -> Result<CudaDecoderOps, Failure> {
+    pub(super) fn decoder_ops(&self, weights: &WeightsBlock) -> Result<CudaDecoderOps, Failure> {
         let mut ops = self.cuda.decoder().map_err(GpuError::from)?;
         ops.rely_on(weights);
         Ok(ops)
@@ -334,16 +348,16 @@ impl CudaHost {
 }
 
 /// A language model that holds its weights on the GPU, and has computed steps of all sizes once, as far as there was time.
-fn rehearsed<D: DecoderDevice>(
+pub(super) fn rehearsed<D: DecoderDevice>(
     mut model: DecoderModel<D>,
-    weights: WeightsBlock,
+    (bytes, weights): (u64, Box<dyn HeldWeights>),
     within: Duration,
 ) -> Result<Box<dyn NativeModel>, Failure>
 where
     DecoderModel<D>: NativeModel + 'static,
     D::Error: 'static,
 {
-    model.hold(weights.bytes(), Box::new(weights));
+    model.hold(bytes, weights);
     model.rehearse(within)?;
     Ok(Box::new(model))
 }
@@ -386,7 +400,7 @@ impl NativeDevice for CudaHost {
     }
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
-        let Loading { spec, precision, kv, split, source, image } = loading;
+        let Loading { spec, precision, kv, split, source, image, .. } = loading;
         let precision = precision.settle_gpu(self.gpu.capability);
         if let Some(generate) = spec.generates() {
             if kv != KvFormat::Halves {
@@ -397,7 +411,7 @@ impl NativeDevice for CudaHost {
                 None => self.load_decoder(generate, room, image)?,
                 Some(split) => self.load_split(generate, room, split, image)?,
             };
-            return Ok(Hosted { model, precision: Precision::Bf16 });
+            return Ok(Hosted { model, precision: Precision::Bf16, sums: None });
         }
         let load =
             |from: WeightsFrom<'_>| CudaExecutor::load(Arc::clone(&self.cuda), self.streams, spec, from, precision);
@@ -405,7 +419,7 @@ impl NativeDevice for CudaHost {
             None => load(WeightsFrom::Files(&*source()?))?,
             Some(image) => load(WeightsFrom::Image(image)).map_err(Failure::of_image)?,
         };
-        Ok(Hosted { model: Box::new(model), precision })
+        Ok(Hosted { model: Box::new(model), precision, sums: None })
     }
 
     fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {

@@ -2,13 +2,15 @@
 //! Knows no model: who calls it packs the layers.
 
 use super::FilledImage;
+use super::group::Stages;
 use crate::decoder::{Decoder, DecoderFiles, LoadDecoderError};
 use crate::gpu::GpuError;
 use crate::model::PackError;
 use magray_device::cpu::Cpu;
 use magray_device::cuda::{Cuda, DeviceError, Site, WeightsBlock};
-use magray_device::{Split, SplitError};
+use magray_device::{RankError, Split, SplitError, StageError};
 use std::convert::Infallible;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 /// Puts a model's layers into one block: measured first, so that it is exactly as long as they need. `pack` is told whether
@@ -69,6 +71,32 @@ pub(super) fn place_split(
     let site = Site::of_bytes(cuda, measured.bytes()).map_err(on_gpu)?;
     let decoder = Decoder::pack(&Split::new(cpu, &site, cpu_layers), files, context)?;
     Ok((decoder, bring(site, image).map_err(on_gpu)?))
+}
+
+/// GPUs as one device for a language model.
+pub(super) type Grouped = Stages<Arc<Cuda>>;
+pub(super) type GroupedError = StageError<RankError<DeviceError>>;
+
+/// Puts a language model onto a group of GPUs, each with a block of its own. `pack` makes the model on sites, and is told whether the numbers
+/// will be read.
+pub(super) fn place_group<T, E>(
+    gpus: &[&Cuda],
+    pack: impl Fn(&[Site<'_>], bool) -> Result<T, E>,
+    on_gpu: impl Fn(usize, DeviceError) -> E,
+) -> Result<(T, Vec<WeightsBlock>), E> {
+    let measured: Vec<Site<'_>> = gpus.iter().map(|cuda| Site::measuring(cuda)).collect();
+    pack(&measured, false)?;
+    let sites = gpus.iter().zip(&measured).enumerate();
+    let sites = sites.map(|(at, (cuda, site))| Site::of_bytes(cuda, site.bytes()).map_err(|error| on_gpu(at, error)));
+    let sites = sites.collect::<Result<Vec<_>, _>>()?;
+    let model = pack(&sites, true)?;
+    // All GPUs are filled beside each other.
+    let filled: Vec<_> = std::thread::scope(|scope| {
+        let fills: Vec<_> = sites.into_iter().map(|site| scope.spawn(move || site.fill())).collect();
+        fills.into_iter().map(|fill| fill.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    let blocks = filled.into_iter().enumerate().map(|(at, filled)| filled.map_err(|error| on_gpu(at, error)));
+    Ok((model, blocks.collect::<Result<_, _>>()?))
 }
 
 impl From<DeviceError> for LoadDecoderError<DeviceError> {

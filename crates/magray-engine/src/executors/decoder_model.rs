@@ -123,6 +123,7 @@ where
             ids: &ids,
             new_tokens_max: 1,
             passes_max: 2,
+            goes_on: false,
             sampling: None,
         };
         let one = |sequence| SequenceStep { ids: &ids[..1], new_tokens_max: 2, ..whole(sequence) };

@@ -61,8 +61,9 @@ pub(crate) enum Allowed {
 type Computed = Result<(Match, Next), ConstraintError>;
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Masks of different sequences are computed side by side. A mask takes some ten microseconds, a pass a millisecond.
-const THREADS_MAX: usize = 4;
+/// Masks of different sequences are computed side by side: 64 of some ten microseconds each are to be done well before a pass of a
+/// millisecond.
+const THREADS_MAX: usize = 8;
 /// Compiled constraints that are kept.
 const COMPILED_MAX: usize = 16;
 
@@ -186,22 +187,35 @@ impl Guide {
 
     /// Rules the tokens out that may not follow. Logits that are no numbers stay as they are.
     pub(crate) fn restrict(&mut self, logits: &mut [f32]) -> Result<Allowed, ConstraintError> {
+        let allowed = self.settle();
+        if let Some(bits) = self.mask()
+            // A comparison with NaN is false: what the device computed wrong must not be hidden.
+            && logits.iter().all(|logit| *logit < f32::INFINITY)
+        {
+            let is_ruled_out = |id: usize| bits.get(id / 32).is_none_or(|word| word >> (id % 32) & 1 == 0);
+            let ruled_out = logits.iter_mut().enumerate().filter(|(id, _)| is_ruled_out(*id));
+            ruled_out.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        }
+        allowed
+    }
+
+    /// Waits until it is known what may follow.
+    pub(crate) fn settle(&mut self) -> Result<Allowed, ConstraintError> {
         self.begin();
         self.wait();
         match &self.state {
-            GuideState::Ready(_, Next::Tokens(allowed)) => {
-                // A comparison with NaN is false: what the device computed wrong must not be hidden.
-                if logits.iter().all(|logit| *logit < f32::INFINITY) {
-                    let bits = allowed.as_slice();
-                    let is_ruled_out = |id: usize| bits.get(id / 32).is_none_or(|word| word >> (id % 32) & 1 == 0);
-                    let ruled_out = logits.iter_mut().enumerate().filter(|(id, _)| is_ruled_out(*id));
-                    ruled_out.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
-                }
-                Ok(Allowed::Token)
-            }
+            GuideState::Ready(_, Next::Tokens(_)) => Ok(Allowed::Token),
             GuideState::Ready(_, Next::End) => Ok(Allowed::End),
             GuideState::Failed(error) => Err(error.clone()),
             GuideState::Idle(_) | GuideState::Away(_) => Err(lost()),
+        }
+    }
+
+    /// The tokens that may follow, where that is known: a bit for each, from the lowest of the first word on.
+    pub(crate) fn mask(&self) -> Option<&[u32]> {
+        match &self.state {
+            GuideState::Ready(_, Next::Tokens(allowed)) => Some(allowed.as_slice()),
+            _ => None,
         }
     }
 

@@ -5,15 +5,18 @@ mod allocated;
 pub(crate) mod cpu;
 mod cpu_stream;
 pub(crate) mod cuda;
+pub(crate) mod cuda_group;
 mod cuda_weights;
 pub(crate) mod decoder_model;
 mod drafts;
 mod failure;
 mod feed;
+pub(crate) mod group;
 mod guides;
 pub(crate) mod held_weights;
 pub(crate) mod native;
 pub(crate) mod onnx;
+mod outcome;
 mod pages;
 mod sequences;
 mod spec;
@@ -22,18 +25,19 @@ mod vectors;
 
 pub use failure::{Failure, FailureKind};
 pub use feed::{Bell, Feed, Job};
+pub use group::GroupLayout;
 pub use magray_device::cuda::InjectedFault;
 pub use onnx::{GraphOptimization, Library, OnnxDevice, OnnxOptions};
+pub use outcome::{NewTokens, Origin, Output, RankSums};
 pub use spec::{BackendChoice, CudaDevice, ExecutorModel, ModelSource};
 pub use split::{GpuLayers, LayerSplit, LayersOnGpu};
 pub use vectors::HeldVectors;
 
-use crate::decoder::{Sampling, TokenLogprobs};
+use crate::decoder::Sampling;
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
 use magray_core::{OnnxProvider, Precision};
 use magray_device::SharedMemory;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -177,19 +181,6 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// What is wanted of texts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Output {
-    /// What the model is made for: one row a text.
-    #[default]
-    Texts,
-    /// One row a token, as the last layer leaves it, neither pooled nor scaled. It is computed on the CPU where the rows of a
-    /// GPU's largest batch would be more than a worker may answer with.
-    Tokens,
-    /// One row a text that is not scaled to length 1, also where the model does that.
-    Unscaled,
-}
-
 /// A step of a sequence whose state is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceStep<'a> {
@@ -203,6 +194,9 @@ pub struct SequenceStep<'a> {
     pub new_tokens_max: u32,
     /// Passes that give them, at most.
     pub passes_max: u32,
+    /// Whether its sequence may have more tokens behind them. Where passes follow each other by themselves, the next one may be begun before
+    /// the next step comes; it counts only if that goes on from here.
+    pub goes_on: bool,
     /// How they are chosen; told where a sequence begins.
     pub sampling: Option<&'a Sampling>,
 }
@@ -216,25 +210,6 @@ pub struct Outcomes {
     pub new_tokens: Vec<NewTokens>,
     /// How long the steps waited for arriving weights, which belongs to the load.
     pub waited: Duration,
-}
-
-/// What came of a step of a sequence.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct NewTokens {
-    /// They follow those of the sequence.
-    pub tokens: Vec<u32>,
-    /// Whether the sequence ends with them.
-    pub is_end: bool,
-    /// One for each of them, where they were asked for.
-    pub logprobs: Vec<TokenLogprobs>,
-    /// Why the sequence ends although its answer is not complete.
-    pub problem: Option<String>,
-    /// Tokens that were proposed and verified ([`Sampling::speculate`]) ...
-    pub proposed: u32,
-    /// ... and those of them that the model chose.
-    pub accepted: u32,
-    /// Tokens of the step that were not computed: another sequence began with them.
-    pub cached: u32,
 }
 
 /// Weights in shared memory, as a device takes them.
@@ -262,12 +237,14 @@ pub struct Arrival {
     pub image_failure: Option<Failure>,
     /// The provider of ONNX Runtime that computes it.
     pub provider: Option<OnnxProvider>,
+    /// Where the ranks of a group add up their parts of sums.
+    pub sums: Option<RankSums>,
 }
 
 impl Arrival {
     /// Weights that are all there.
     pub fn new(precision: Precision, outputs: usize, bytes: u64, origin: Origin) -> Self {
-        Self { precision, outputs, bytes, origin, arriving: None, image_failure: None, provider: None }
+        Self { precision, outputs, bytes, origin, arriving: None, image_failure: None, provider: None, sums: None }
     }
 }
 
@@ -276,31 +253,6 @@ pub type Arriving = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 /// Told once when an image of weights is whole, with its bytes, or why it never will be. Called from any thread.
 pub type OnFilled = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
-
-/// Where a model's weights came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Origin {
-    /// Its files.
-    Files,
-    /// Shared memory that another worker had filled.
-    Image,
-    /// Memory of this executor, which had them on the devices before.
-    Parked,
-    /// They were there.
-    Device,
-}
-
-impl Origin {
-    /// One word for programs; it never changes its meaning.
-    pub fn code(self) -> &'static str {
-        match self {
-            Self::Files => "files",
-            Self::Image => "image",
-            Self::Parked => "parked",
-            Self::Device => "device",
-        }
-    }
-}
 
 /// Computes a feed's jobs one after the other. A panic loses the job that it happens in.
 pub(crate) fn run_one_by_one(

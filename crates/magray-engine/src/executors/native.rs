@@ -6,7 +6,8 @@ use super::held_weights::HeldWeights;
 use super::run_one_by_one;
 use super::{Arrival, Arriving, Executor, ExecutorModel, Failure, FailureKind, FilledImage, HeldVectors};
 use super::{
-    InjectedFault, Label, LayerSplit, ModelSource, NewTokens, OnFilled, Origin, Outcomes, SequenceStep, Steps, UnderWay,
+    GroupLayout, InjectedFault, Label, LayerSplit, ModelSource, NewTokens, OnFilled, Origin, Outcomes, RankSums,
+    SequenceStep, Steps, UnderWay,
 };
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::{Synthetic, TensorSource};
@@ -58,6 +59,7 @@ pub(crate) struct Loading<'a> {
     pub(crate) precision: PrecisionChoice,
     pub(crate) kv: KvFormat,
     pub(crate) split: Option<LayerSplit>,
+    pub(crate) group: Option<&'a GroupLayout>,
     /// Opens the model's files.
     pub(crate) source: &'a dyn Fn() -> Result<Box<dyn TensorSource>, Failure>,
     pub(crate) image: Option<FilledImage>,
@@ -67,6 +69,8 @@ pub(crate) struct Loading<'a> {
 pub(crate) struct Hosted {
     pub(crate) model: Box<dyn NativeModel>,
     pub(crate) precision: Precision,
+    /// Where the ranks of a group add up their parts of sums.
+    pub(crate) sums: Option<RankSums>,
 }
 
 /// A model on a device.
@@ -249,8 +253,9 @@ impl Native {
             None => &known.model.source.spec().map_err(Failure::of_model)?,
         };
         let source = || source_of(&known.model.source, spec);
-        let ExecutorModel { precision, kv, split, .. } = known.model;
-        let load = |image| self.device.load(Loading { spec, precision, kv, split, source: &source, image });
+        let ExecutorModel { precision, kv, split, ref group, .. } = known.model;
+        let group = group.as_ref();
+        let load = |image| self.device.load(Loading { spec, precision, kv, split, group, source: &source, image });
         let Some(image) = image.filter(|_| self.device.takes_images()) else {
             return Ok((self.make_room_for(|| load(None))?, Origin::Files, None));
         };
@@ -292,11 +297,12 @@ impl Executor for Native {
             }
             None => self.load_new(model, image)?,
         };
-        let Hosted { model: loaded, precision } = &hosted;
+        let Hosted { model: loaded, precision, sums } = &hosted;
         let (precision, outputs, bytes) = (*precision, loaded.outputs(), loaded.weight_bytes());
+        let sums = sums.clone();
         let arriving = loaded.weights().and_then(HeldWeights::arriving);
         *self.place(model) = Some(hosted);
-        Ok(Arrival { arriving, image_failure, ..Arrival::new(precision, outputs, bytes, origin) })
+        Ok(Arrival { arriving, image_failure, sums, ..Arrival::new(precision, outputs, bytes, origin) })
     }
 
     fn offload(&self, model: usize) {

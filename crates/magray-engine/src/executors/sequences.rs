@@ -1,11 +1,14 @@
 //! The sequences of a decoder on a device: their pages, their steps as batches, and the tokens that are chosen.
 //! A step that fails changes nothing that counts: it can be given again.
 
+mod ahead;
 mod batch;
 #[cfg(test)]
 mod constrained;
 #[cfg(test)]
 mod faulty;
+#[cfg(test)]
+mod group;
 mod passes;
 #[cfg(test)]
 mod speculation;
@@ -19,6 +22,7 @@ use super::guides::{Guide, Guides};
 use super::pages::{Known, PageTable};
 use super::{NewTokens, SequenceStep};
 use crate::decoder::{Decoder, DecoderRoom, Sampler, Scratch};
+use ahead::Ahead;
 use batch::Batch;
 use magray_device::{DecoderDevice, DecoderOps, KvFormat, PAGE_TOKENS};
 use passes::Going;
@@ -40,6 +44,8 @@ pub(crate) struct Sequences<D: DecoderDevice> {
     guides: Option<Arc<Guides>>,
     scratch: Scratch,
     batch: Batch,
+    /// A pass that the device computes behind the last step.
+    ahead: Option<Ahead>,
 }
 
 /// What bounds the sequences of a model on a device.
@@ -82,6 +88,8 @@ struct State {
     drafts: Option<Drafts>,
     /// What its output is constrained by.
     guide: Option<Guide>,
+    /// A token of it that was computed before its step came, and where.
+    ahead: Option<(usize, u32)>,
 }
 
 /// Pages of keys and values; they exist from the first sequence on.
@@ -105,7 +113,7 @@ impl<D: DecoderDevice> Sequences<D> {
         let room = decoder.room(device);
         let pages = PagePool { made: None, count: pages, kv };
         let (states, scratch, batch) = Default::default();
-        Self { decoder, ops, room, pages, states, ends, guides: None, scratch, batch }
+        Self { decoder, ops, room, pages, states, ends, guides: None, scratch, batch, ahead: None }
     }
 
     /// Lets sequences have constraints.
@@ -125,6 +133,10 @@ impl<D: DecoderDevice> Sequences<D> {
         steps: &[SequenceStep<'_>],
         out: &mut Vec<NewTokens>,
     ) -> Result<(), StepError<D::Error>> {
+        if !self.fits_ahead(steps) {
+            // Pages may change hands now.
+            self.settle_ahead()?;
+        }
         let mut going = Vec::with_capacity(steps.len());
         let begun = steps.iter().try_for_each(|step| {
             going.push(self.begin(step)?);
@@ -134,6 +146,7 @@ impl<D: DecoderDevice> Sequences<D> {
         if passed.is_err() {
             // Nothing of it may be under way when pages change hands; what failed has been told.
             let _ = self.ops.answer();
+            self.ahead = None;
         }
         for one in &going {
             let Some(state) = self.states.get_mut(&one.step.sequence) else { continue };
@@ -169,7 +182,16 @@ impl<D: DecoderDevice> Sequences<D> {
             let drafts = Drafts::new(sampling.speculate.unwrap_or(0));
             let guide = self.guides.as_ref().and_then(|guides| guides.guide(&sampling));
             let sampler = Sampler::new(sampling);
-            let state = State { tokens: 0, pages: Vec::new(), known: None, tail: Vec::new(), sampler, drafts, guide };
+            let state = State {
+                tokens: 0,
+                pages: Vec::new(),
+                known: None,
+                tail: Vec::new(),
+                sampler,
+                drafts,
+                guide,
+                ahead: None,
+            };
             self.states.insert(step.sequence, state);
         }
         let known = self.states.get(&step.sequence).filter(|state| state.tokens == step.from as usize);
@@ -193,11 +215,20 @@ impl<D: DecoderDevice> Sequences<D> {
         while state.pages.len() * PAGE_TOKENS < most {
             state.pages.push(table.take().ok_or(StepError::NoPages)?);
         }
+        if one.step.runs_on() && state.pages.len() * PAGE_TOKENS == most && most < self.decoder.context() {
+            // Without one more the pass ahead has to do without it.
+            state.pages.extend(table.take());
+        }
         Ok(())
     }
 
     /// Sees to it that the pages that sequences have are there.
     fn grow(&mut self, device: &D) -> Result<(), StepError<D::Error>> {
+        let has_memory = self.pages.made.as_ref().is_none_or(|(pages, table)| device.has_pages(pages, table.reached()));
+        if !has_memory {
+            // They move.
+            self.settle_ahead()?;
+        }
         let Some((pages, table)) = &mut self.pages.made else { return Ok(()) };
         device.grow_pages(pages, table.reached()).map_err(StepError::Device)
     }
@@ -211,6 +242,7 @@ impl<D: DecoderDevice> Sequences<D> {
 
     /// The weights are about to leave: waits until nothing runs. All sequences go, and the memory of their pages.
     pub(crate) fn rest(&mut self) -> Result<(), D::Error> {
+        self.end_ahead();
         self.states.clear();
         self.give_pages_back();
         self.ops.rest()
@@ -218,6 +250,7 @@ impl<D: DecoderDevice> Sequences<D> {
 
     /// Gives back all memory that steps have taken, and that of pages where no sequence has one.
     pub(crate) fn trim(&mut self, device: &D) {
+        self.end_ahead();
         self.room = self.decoder.room(device);
         self.give_pages_back();
         self.ops.trim();
@@ -232,8 +265,21 @@ impl<D: DecoderDevice> Sequences<D> {
     /// steps are recorded anew.
     pub(crate) fn give_pages_back(&mut self) {
         if self.states.is_empty() {
+            self.end_ahead();
             self.pages.made = None;
         }
+    }
+
+    /// Nothing is under way any more. What went wrong with that is of no use to anyone: the next step tells if it lasts.
+    fn end_ahead(&mut self) {
+        let _ = self.settle_ahead();
+    }
+}
+
+impl<D: DecoderDevice> Drop for Sequences<D> {
+    /// What is under way reads weights and pages, which go now.
+    fn drop(&mut self) {
+        self.end_ahead();
     }
 }
 

@@ -1,7 +1,7 @@
 //! What executors are told: which GPU, and the models that they may load.
 //! Opens nothing.
 
-use super::LayerSplit;
+use super::{GroupLayout, LayerSplit};
 use crate::decoder::DecoderFiles;
 use crate::gpu::{GpuInfo, GpuOptions, SearchPath};
 use crate::spec::decoder::{DecoderSource, read_config};
@@ -41,12 +41,14 @@ pub struct ExecutorModel {
     pub kv: KvFormat,
     /// How a GPU shares its layers with the CPU, where it has not all of them.
     pub split: Option<LayerSplit>,
+    /// How its layers lie on the GPUs of a group, where the device is one.
+    pub group: Option<GroupLayout>,
 }
 
 impl ExecutorModel {
     /// This model, with keys and values as they are by default.
     pub fn new(source: ModelSource, precision: PrecisionChoice) -> Self {
-        Self { source, precision, kv: KvFormat::default(), split: None }
+        Self { source, precision, kv: KvFormat::default(), split: None, group: None }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A language model by layers between the CPU and a GPU: what settings ask for, and what a worker is told.
 //! Decides nothing: how many layers fit is found beside the devices.
 
+use super::{GroupLayout, RankSums};
 use magray_core::CpuPath;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::fmt;
@@ -37,13 +38,22 @@ pub struct LayersOnGpu {
     pub on_gpu: usize,
     /// All layers.
     pub of: usize,
+    /// How GPUs compute them together, where they do.
+    pub group: Option<GroupLayout>,
     /// Why not all are there.
     pub reason: String,
+    /// Where GPUs that share layers add up their parts of sums; told once a group has the model.
+    pub sums: Option<RankSums>,
 }
 
 impl fmt::Display for LayersOnGpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { on_gpu, of, reason } = self;
+        let Self { on_gpu, of, group, reason, sums } = self;
+        if let Some(group) = group {
+            let beside = if on_gpu == of { String::new() } else { format!(", and the CPU the first {}", of - on_gpu) };
+            write!(f, "{group}{beside}: {reason}")?;
+            return sums.as_ref().map_or(Ok(()), |sums| write!(f, "; they add up their parts {sums}"));
+        }
         match on_gpu {
             0 => write!(f, "no layer of {of} is on a GPU: {reason}"),
             _ if on_gpu == of => write!(f, "all {of} layers are for a GPU: {reason}"),

@@ -11,8 +11,8 @@ pub use error::GpuError;
 pub use hardware::find;
 pub(crate) use hardware::free_bytes;
 pub use magray_device::cuda::{
-    ArchiveError, CONTEXT_BYTES, CONTEXT_BYTES_SEEN, CudaError, Declined, GpuInfo, KernelSources, MemoryOptions,
-    PoolProbe, ProbeBlock, Sample, SearchPath, Throttle, Visible,
+    ArchiveError, CONTEXT_BYTES, CONTEXT_BYTES_SEEN, CudaError, Declined, GpuInfo, GpuPath, KernelSources, Links,
+    MemoryOptions, Peer, PoolProbe, ProbeBlock, Sample, SearchPath, Throttle, Visible,
 };
 pub use memory::{MemoryAccounts, MemoryStats};
 pub use sandbox::{SandboxMode, UnknownMode};

@@ -4,7 +4,7 @@
 use super::hardware::visible;
 use super::{Declined, GpuInfo, GpuOptions, Sample};
 use crate::health::{Ledger, Outage};
-use magray_device::cuda::Telemetry;
+use magray_device::cuda::{Links, Telemetry};
 
 /// All that is known of the GPUs of this machine.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct GpuStatus {
     pub info: GpuInfo,
     /// How it is now; what the machine does not tell is left out.
     pub sample: Sample,
+    /// How it is connected.
+    pub links: Links,
     /// Since when and why it is out of service, where it is.
     pub outage: Option<Outage>,
 }
@@ -38,14 +40,15 @@ impl Survey {
             _ => Telemetry::open(&options.search),
         };
         let ledger = Ledger::open(options.state_file.clone());
-        let status = |info: GpuInfo| {
-            let sample = telemetry.as_ref().map(|telemetry| telemetry.sample(&info)).unwrap_or_default();
-            GpuStatus { outage: ledger.is_out(&info.uuid), info, sample }
+        let status = |all: &[GpuInfo], info: &GpuInfo| {
+            let sample = telemetry.as_ref().map(|telemetry| telemetry.sample(info)).unwrap_or_default();
+            let links = telemetry.as_ref().map(|telemetry| telemetry.links(info, all)).unwrap_or_default();
+            GpuStatus { outage: ledger.is_out(&info.uuid), info: info.clone(), sample, links }
         };
         Self {
             driver_version: telemetry.as_ref().and_then(Telemetry::driver_version),
             cuda_version: telemetry.as_ref().and_then(Telemetry::cuda_version),
-            gpus: found.map(|gpus| gpus.into_iter().map(status).collect()),
+            gpus: found.map(|gpus| gpus.iter().map(|gpu| status(&gpus, gpu)).collect()),
         }
     }
 }

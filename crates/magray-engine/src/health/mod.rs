@@ -2,12 +2,14 @@
 //! Decides nothing: `magray_core::health` judges, and the scheduler draws the conclusions.
 
 mod alert;
+mod group;
 mod ledger;
 mod monitor;
 mod nvml;
 mod timestamps;
 
 pub use alert::{Alert, AlertOptions, Alerts};
+pub use group::GroupSource;
 pub use ledger::{Ledger, LedgerError, Outage};
 pub use magray_core::health::{HealthRules, HealthSample, Judge, ThrottleReasons, XidKind};
 pub use monitor::{Monitor, MonitorOptions};

@@ -3,13 +3,18 @@
 mod names;
 mod relative;
 mod source;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use source::{Synthetic, TensorSource, Unread};
 
 use crate::spec::{Architecture, ClassifyHead, ModelSpec, Task};
 use crate::weights::WeightsError;
-use magray_core::{Activation, Pooling, Precision};
-use magray_device::{AttentionShape, Device, DistanceBias, Embedding, LinearNumbers, Norm, Ops, PoolShape, TokenBatch};
+use magray_core::{Activation, EncoderShape, Pooling, Precision};
+use magray_device::{
+    AttentionShape, Device, DistanceBias, Embedding, EncoderActs, EncoderRole, HeadShape, LinearNumbers, Norm, Ops,
+    Place, PoolShape, TokenBatch,
+};
 use names::LayerNames;
 
 type Packed<D> = <<D as Device>::Ops as Ops>::Linear;
@@ -99,7 +104,7 @@ impl<D: Device> Model<D> {
             Architecture::MpNet => Some(device.bias(packer.distance_bias(spec)?).map_err(PackError::Device)?),
             _ => None,
         };
-        let layer = |i| packer.layer(&LayerNames::of(spec.architecture, i), shape.hidden, shape.ffn);
+        let layer = |i| packer.layer(i, &LayerNames::of(spec.architecture, i), spec);
         let layers = (0..shape.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
         let head = packer.head(spec)?;
         Ok(Self {
@@ -122,13 +127,15 @@ impl<D: Device> Model<D> {
 
     /// Room for passes; it grows with the batches and then stays.
     pub(crate) fn workspace(&self, device: &D) -> Workspace<D> {
-        let acts = |columns| device.acts(self.precision, columns);
+        let heads = head_shape(self.heads, self.hidden);
+        let acts = |role, columns| device.layer_acts(role, self.precision, columns);
         // Queries, keys and values are used up before the feed-forward layer begins.
-        let (qkv, up) = device.acts_in_turn(self.precision, [3 * self.hidden, self.ffn]);
+        let roles = [EncoderActs::Qkv(heads), EncoderActs::Inner];
+        let (qkv, up) = device.layer_acts_in_turn(roles, self.precision, [3 * self.hidden, self.ffn]);
         Workspace {
-            hidden: acts(self.hidden),
+            hidden: acts(EncoderActs::Hidden, self.hidden),
             qkv,
-            context: acts(self.hidden),
+            context: acts(EncoderActs::Attended(heads), self.hidden),
             up,
             pooled: device.acts(Precision::F32, self.hidden * self.head.pooling.len()),
             dense: self.head.dense.iter().map(|dense| device.acts(Precision::F32, dense.outputs)).collect(),
@@ -202,7 +209,8 @@ impl<D: Device> Model<D> {
         }
         let attention = AttentionShape { heads: self.heads, bias: self.bias.as_ref() };
         ops.embed(batch, &self.embedding, &mut work.hidden);
-        for layer in &self.layers {
+        for (index, layer) in self.layers.iter().enumerate() {
+            ops.enter(index, &mut work.hidden);
             ops.linear(&work.hidden, &layer.qkv, Activation::Identity, &mut work.qkv);
             ops.attention(&work.qkv, batch, attention, &mut work.context);
             ops.linear_add_norm(&work.context, &layer.attention_out, &layer.attention_norm, &mut work.hidden);
@@ -222,6 +230,18 @@ impl<D: Device> Workspace<D> {
     }
 }
 
+/// Where a linear layer belongs, what it is, and how it is packed.
+#[derive(Clone, Copy)]
+struct LinearPlace {
+    place: Place,
+    role: EncoderRole,
+    precision: Precision,
+}
+
+fn head_shape(heads: usize, hidden: usize) -> HeadShape {
+    HeadShape { heads, kv_heads: heads, head_size: hidden / heads }
+}
+
 /// Reads and packs a model's parts.
 struct Packer<'a, D> {
     device: &'a D,
@@ -233,18 +253,29 @@ struct Packer<'a, D> {
 impl<P: Device> Packer<'_, P> {
     fn layer<D: Device<Ops = P::Ops>>(
         &self,
+        layer: usize,
         names: &LayerNames,
-        hidden: usize,
-        ffn: usize,
+        spec: &ModelSpec,
     ) -> Result<Layer<D>, PackError<P::Error>> {
+        let EncoderShape { hidden, ffn, heads, .. } = spec.shape;
+        let (place, heads, precision) = (Place::Layer(layer), head_shape(heads, hidden), self.precision);
         let qkv = [&*names.query, &names.key, &names.value];
+        let norm = |name: &str| {
+            let norm = self.norm_source(name, hidden)?;
+            self.device.layer_norm(place, norm).map_err(PackError::Device)
+        };
+        let of = |role, precision| LinearPlace { place, role, precision };
         Ok(Layer {
-            qkv: self.linear(&qkv, hidden, hidden, before_softmax(self.precision))?,
-            attention_out: self.linear(&[&names.attention_out], hidden, hidden, self.precision)?,
-            attention_norm: self.norm(&names.attention_norm, hidden)?,
-            up: self.linear(&[&names.up], ffn, hidden, self.precision)?,
-            down: self.linear(&[&names.down], hidden, ffn, self.precision)?,
-            out_norm: self.norm(&names.out_norm, hidden)?,
+            qkv: self.linear(&qkv, [hidden, hidden], of(EncoderRole::Qkv(heads), before_softmax(precision)))?,
+            attention_out: self.linear(
+                &[&names.attention_out],
+                [hidden, hidden],
+                of(EncoderRole::Attended(heads), precision),
+            )?,
+            attention_norm: norm(&names.attention_norm)?,
+            up: self.linear(&[&names.up], [ffn, hidden], of(EncoderRole::Up, precision))?,
+            down: self.linear(&[&names.down], [hidden, ffn], of(EncoderRole::Down, precision))?,
+            out_norm: norm(&names.out_norm)?,
         })
     }
 
@@ -252,20 +283,16 @@ impl<P: Device> Packer<'_, P> {
     fn linear(
         &self,
         names: &[&str],
-        outputs: usize,
-        inputs: usize,
-        precision: Precision,
+        [outputs, inputs]: [usize; 2],
+        LinearPlace { place, role, precision }: LinearPlace,
     ) -> Result<Packed<P>, PackError<P::Error>> {
         let (mut weights, mut bias) = (Vec::new(), Vec::new());
         for name in names {
             weights.push(self.source.numbers(&format!("{name}.weight"), &[outputs, inputs])?);
             self.source.append(&format!("{name}.bias"), &[outputs], &mut bias)?;
         }
-        self.device.linear_of(LinearNumbers { weights, inputs, bias }, precision).map_err(PackError::Device)
-    }
-
-    fn norm(&self, name: &str, columns: usize) -> Result<<P::Ops as Ops>::Norm, PackError<P::Error>> {
-        self.device.norm(self.norm_source(name, columns)?).map_err(PackError::Device)
+        let source = LinearNumbers { weights, inputs, bias };
+        self.device.layer_linear(place, role, source, precision).map_err(PackError::Device)
     }
 
     fn norm_source(&self, name: &str, columns: usize) -> Result<Norm, WeightsError> {
@@ -286,7 +313,8 @@ impl<P: Device> Packer<'_, P> {
     fn head<D: Device<Ops = P::Ops>>(&self, spec: &ModelSpec) -> Result<HeadLayers<D>, PackError<P::Error>> {
         let hidden = spec.shape.hidden;
         let dense = |name: &str, outputs, activation| {
-            let linear = self.linear(&[name], outputs, hidden, Precision::F32)?;
+            let of = LinearPlace { place: Place::Head, role: EncoderRole::Pooled, precision: Precision::F32 };
+            let linear = self.linear(&[name], [outputs, hidden], of)?;
             Ok::<_, PackError<P::Error>>(Dense { linear, activation, outputs })
         };
         match &spec.task {

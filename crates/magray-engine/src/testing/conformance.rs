@@ -126,7 +126,15 @@ const SEQUENCE: u64 = 5;
 
 /// A step of one sequence.
 fn advance(executor: &dyn Executor, ids: &[u32], from: u32, new_tokens_max: u32) -> Result<Vec<NewTokens>, Failure> {
-    let step = SequenceStep { sequence: SEQUENCE, from, ids, new_tokens_max, passes_max: u32::MAX, sampling: None };
+    let step = SequenceStep {
+        sequence: SEQUENCE,
+        from,
+        ids,
+        new_tokens_max,
+        passes_max: u32::MAX,
+        goes_on: false,
+        sampling: None,
+    };
     let mut outcomes = Outcomes::default();
     executor.run(0, Steps::Parts(&[step]), &mut outcomes)?;
     Ok(outcomes.new_tokens)

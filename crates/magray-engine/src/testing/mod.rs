@@ -21,7 +21,7 @@ pub use faults::{FaultOnDemand, FaultPlan, FaultPlanError, UnknownFault};
 #[cfg(feature = "testing")]
 pub(crate) use faults::{WorkerFaults, WorkerKiller};
 #[cfg(feature = "testing")]
-pub(crate) use simulated::SimulatedDevice;
+pub(crate) use simulated::{SimulatedDevice, SimulatedGroup};
 #[cfg(feature = "testing")]
 pub(crate) use telemetry::scripted_telemetry;
 

@@ -9,7 +9,9 @@ use crate::executors::{Failure, HeldVectors, Label};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::model::Model;
 use crate::packed::Tokens;
+use crate::spec::GenerateSpec;
 use generating::SimulatedDecoder;
+pub(crate) use group::SimulatedGroup;
 use magray_core::pool::PoolStats;
 use magray_core::{EncoderShape, Precision};
 use magray_device::cpu::Cpu;
@@ -22,6 +24,7 @@ use weights::SimulatedWeights;
 
 mod filling;
 mod generating;
+mod group;
 mod vectors;
 mod weights;
 
@@ -106,17 +109,21 @@ impl NativeDevice for SimulatedDevice {
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         if let Some(generate) = loading.spec.generates() {
-            let model = SimulatedDecoder::new(&self.0, generate, loading.kv, loading.split, loading.image)?;
-            let model = Box::new(model);
-            return Ok(Hosted { model, precision: Precision::F32 });
+            return load_decoder(std::slice::from_ref(&self.0), generate, loading);
         }
         let (model, precision) = self.place(loading)?;
-        Ok(Hosted { model: Box::new(model), precision })
+        Ok(Hosted { model: Box::new(model), precision, sums: None })
     }
 
     fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
         Ok(Box::new(SimulatedVectors::new(&self.0, dims, room)?))
     }
+}
+
+/// A language model on one of these devices or on all.
+fn load_decoder(devices: &[Arc<Shared>], generate: &GenerateSpec, loading: Loading<'_>) -> Result<Hosted, Failure> {
+    let (model, sums) = SimulatedDecoder::new(devices, generate, loading)?;
+    Ok(Hosted { model: Box::new(model), precision: Precision::F32, sums })
 }
 
 impl Shared {
@@ -327,6 +334,7 @@ mod tests {
             precision,
             kv: KvFormat::default(),
             split: None,
+            group: None,
             source: &|| Ok(Box::new(Synthetic)),
             image: None,
         };

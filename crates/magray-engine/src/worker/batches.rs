@@ -195,8 +195,9 @@ impl Batches {
         let samplings: Vec<Option<Sampling>> = steps.iter().map(&mut told).collect();
         let (texts, skip) = (staged.texts(), batch.skip as usize);
         let with_tokens = steps.iter().zip(&samplings).zip(&texts).map(|((step, sampling), text)| {
-            let TurnStep { sequence, from, new_tokens_max, passes_max } = *step;
-            SequenceStep { sequence, from, ids: text.ids, new_tokens_max, passes_max, sampling: sampling.as_ref() }
+            let TurnStep { sequence, from, new_tokens_max, passes_max, goes_on } = *step;
+            let sampling = sampling.as_ref();
+            SequenceStep { sequence, from, ids: text.ids, new_tokens_max, passes_max, goes_on, sampling }
         });
         let parts: Vec<SequenceStep<'_>> = with_tokens.collect();
         let steps = match parts.is_empty() {

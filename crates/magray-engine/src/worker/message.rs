@@ -2,7 +2,7 @@
 //! Sends and receives nothing.
 
 use crate::decoder::Sampling;
-use crate::executors::{Failure, NewTokens, Origin, Output};
+use crate::executors::{Failure, NewTokens, Origin, Output, RankSums};
 use crate::gpu::{MemoryAccounts, MemoryStats};
 use magray_core::{OnnxProvider, Precision};
 use serde::{Deserialize, Serialize};
@@ -217,7 +217,7 @@ pub enum VectorReply {
 }
 
 /// How a model's weights came to a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrived {
     /// The arithmetic it has there.
     pub precision: Precision,
@@ -233,6 +233,8 @@ pub struct Arrived {
     pub memory: MemoryStats,
     /// The provider of ONNX Runtime that computes it.
     pub provider: Option<OnnxProvider>,
+    /// Where the ranks of a group add up their parts of sums.
+    pub sums: Option<RankSums>,
 }
 
 /// What a worker gets along with the order to load a model: memory that outlives it, for the weights as they lie on the
@@ -296,6 +298,8 @@ pub struct TurnStep {
     pub new_tokens_max: u32,
     /// Passes that give them, at most.
     pub passes_max: u32,
+    /// Whether the sequence may have more behind them.
+    pub goes_on: bool,
 }
 
 #[cfg(test)]

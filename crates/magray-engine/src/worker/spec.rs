@@ -119,7 +119,7 @@ pub(super) struct ReadyMessage {
 mod tests {
     use super::super::wire::{decode, field_of};
     use super::*;
-    use crate::executors::{CudaDevice, LayerSplit, ModelSource};
+    use crate::executors::{CudaDevice, GroupLayout, LayerSplit, ModelSource};
     use crate::gpu::{CONTEXT_BYTES, GpuInfo, GpuOptions, SearchPath};
     use magray_core::{CpuPath, Precision};
     use magray_device::KvFormat;
@@ -152,6 +152,11 @@ mod tests {
                         kv_token_bytes: 1 << 40,
                         threads: NonZeroUsize::MIN,
                         path: Some(CpuPath::Portable),
+                    }),
+                    group: Some(GroupLayout {
+                        ranks: NonZeroUsize::MIN,
+                        stages: vec![NonZeroUsize::MAX, NonZeroUsize::MIN],
+                        kv_token_bytes: 7,
                     }),
                 },
             ],

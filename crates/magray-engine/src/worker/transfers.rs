@@ -166,9 +166,9 @@ impl Crew {
     }
 
     fn tell_loaded(&self, model: usize, came: &Arrival, took: Duration) {
-        let Arrival { precision, outputs, bytes, origin, provider, .. } = *came;
+        let Arrival { precision, outputs, bytes, origin, provider, ref sums, .. } = *came;
         let memory = self.executor.memory();
-        let arrived = Arrived { precision, outputs, bytes, took, origin, memory, provider };
+        let arrived = Arrived { precision, outputs, bytes, took, origin, memory, provider, sums: sums.clone() };
         self.tell(FromWorker::Loaded { model, arrived });
     }
 

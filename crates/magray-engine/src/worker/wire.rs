@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Counts up with every change of the messages. Both sides are the same program, but its file may be replaced while it
 /// runs.
-pub(super) const PROTOCOL: u8 = 7;
+pub(super) const PROTOCOL: u8 = 8;
 /// Length of what follows the header, then the protocol.
 pub(super) const HEADER_BYTES: usize = 5;
 /// No message is longer than this; the longest is the one that names models and folders.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use magray_core::DeviceName;
 use magray_engine::{
-    engine::{Batching, Gpus, Keeping, Limits, ModelPlan, Options, Priority, Sizing, SpeedWatch},
+    engine::{Batching, Gpus, Keeping, Limits, ModelPlan, Options, Priority, Sizing, SpeedWatch, Strategy},
     health::AlertOptions,
     testing::{FaultPlan, FaultPlanError},
 };
@@ -20,6 +20,7 @@ const FIXED_SIZES: [&str; 2] = ["gpu.batch.default_size", "gpu.batch.timeout_ms"
 pub(crate) struct EngineSettings {
     pub(crate) schedule: Options,
     pub(crate) gpus: Gpus,
+    pub(crate) strategy: Strategy,
     /// The interval of the GPU monitor; none: it is off.
     pub(crate) monitor_interval: Option<Duration>,
     pub(crate) alerts: AlertOptions,
@@ -72,6 +73,7 @@ impl Config {
         Ok(EngineSettings {
             schedule,
             gpus: self.gpus(),
+            strategy: self.strategy(),
             monitor_interval: interval.filter(|_| self.is_on("gpu.monitoring.enabled")),
             alerts: self.alerts(),
             faults: self.faults()?,
@@ -175,6 +177,15 @@ impl Config {
         };
         let set = FIXED_SIZES.into_iter().filter(is_set).filter(|_| !self.is_sizing_fixed());
         set.map(shown).collect()
+    }
+
+    fn strategy(&self) -> Strategy {
+        match self.text("gpu.multi_gpu.strategy").as_deref() {
+            Some("data") => Strategy::Data,
+            Some("tensor") => Strategy::Tensor,
+            Some("pipeline") => Strategy::Pipeline,
+            _ => Strategy::Auto,
+        }
     }
 
     fn gpus(&self) -> Gpus {

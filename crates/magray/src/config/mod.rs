@@ -200,14 +200,12 @@ impl Config {
         }
         let is_4_bits = self.is_on("gpu.memory.quantization.enabled")
             && self.text("gpu.memory.quantization.bits").as_deref() == Some("4");
-        let splits_models = self.text("gpu.multi_gpu.strategy").as_deref() != Some("data_parallel");
-        let unsupported = [
-            (is_4_bits, "gpu.memory.quantization.bits", "use 8"),
-            (splits_models, "gpu.multi_gpu.strategy", "use data_parallel, and models that fit on one GPU"),
-        ];
-        match unsupported.into_iter().find(|(is_asked, ..)| *is_asked) {
-            Some((_, key, remedy)) => Err(ConfigError::Unsupported { setting: shown(self.entry(key)), remedy }),
-            None => Ok(()),
+        match is_4_bits {
+            true => {
+                let setting = shown(self.entry("gpu.memory.quantization.bits"));
+                Err(ConfigError::Unsupported { setting, remedy: "use 8" })
+            }
+            false => Ok(()),
         }
     }
 }

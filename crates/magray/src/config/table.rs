@@ -40,9 +40,10 @@ const GRAPH_LEVELS: &[Choice] = &[
 ];
 const EXECUTION_MODES: &[Choice] = &[("sequential", &["0", "ort_sequential"]), ("parallel", &["1", "ort_parallel"])];
 const STRATEGIES: &[Choice] = &[
-    ("data_parallel", &["data-parallel", "data"]),
-    ("model_parallel", &["model-parallel", "model"]),
-    ("pipeline_parallel", &["pipeline-parallel", "pipeline"]),
+    ("auto", &[]),
+    ("data", &["data_parallel", "data-parallel"]),
+    ("tensor", &["tensor_parallel", "tensor-parallel", "model_parallel", "model-parallel", "model"]),
+    ("pipeline", &["pipeline_parallel", "pipeline-parallel"]),
 ];
 const LEVELS: &[Choice] = &[("error", &[]), ("warn", &["warning"]), ("info", &[]), ("debug", &[])];
 const LOG_FORMATS: &[Choice] = &[("text", &[]), ("json", &[])];
@@ -309,9 +310,10 @@ const GENERAL: &[Setting] = &[
     Setting::harmless(
         "gpu.multi_gpu.strategy",
         Kind::Choice(STRATEGIES),
-        "data_parallel",
-        "How work is split over several GPUs: each computes whole texts (`data_parallel`). The others are refused: this \
-         version computes a model on one GPU at a time.",
+        "auto",
+        "How several GPUs compute language models. `data`: each by itself. `tensor`: all of them share each layer. `pipeline`: each has some of \
+         the layers. `auto`: by themselves, where every model fits one GPU; else as few together as the largest model needs, in the way that is \
+         predicted to be faster. Other models are on one GPU of a group. A group was never run on more than one physical GPU.",
     ),
     Setting::harmless(
         "gpu.memory.mixed_precision",

@@ -166,7 +166,6 @@ gpu:
                 "gpu.performance_threshold",
                 "gpu.idle_timeout_s",
                 "gpu.optimization.execution_mode",
-                "gpu.multi_gpu.strategy",
                 "gpu.memory.quantization.bits",
                 "gpu.state_file",
             ]
@@ -348,7 +347,7 @@ fn settings_of_monitoring_arrive_where_they_are_used() {
 
 #[test]
 fn settings_of_queue_and_batches_arrive_where_they_are_used() {
-    use magray_engine::engine::{Batching, Gpus, Limits, Sizing};
+    use magray_engine::engine::{Batching, Gpus, Limits, Sizing, Strategy};
     let settings = |file: &str| resolve(Some(("magray.toml", file)), &[], &[]).unwrap().engine().unwrap();
     let defaults = settings("");
     assert_eq!((defaults.schedule.batching, defaults.schedule.limits), (Batching::default(), Limits::default()));
@@ -364,6 +363,12 @@ fn settings_of_queue_and_batches_arrive_where_they_are_used() {
     assert_eq!(set.gpus, Gpus::These(vec![0, 2]));
     assert_eq!(set.faults, Some("kill@2s".parse().unwrap()));
     assert_eq!(settings("[gpu.multi_gpu]\nenabled = true\n").gpus, Gpus::All);
+    assert_eq!(defaults.strategy, Strategy::Auto);
+    let strategies =
+        [("data_parallel", Strategy::Data), ("tensor", Strategy::Tensor), ("pipeline", Strategy::Pipeline)];
+    for (word, strategy) in strategies {
+        assert_eq!(settings(&format!("[gpu.multi_gpu]\nstrategy = '{word}'\n")).strategy, strategy);
+    }
     let wrong = resolve(None, &[("MAGRAY_FAULTS", "fire@2s")], &[]).unwrap().engine().unwrap_err().to_string();
     assert!(wrong.contains("faults.plan") && wrong.contains("fire"), "{wrong}");
 }
@@ -405,13 +410,6 @@ fn the_arithmetic_on_the_gpu_follows_the_setting_that_names_it_most_directly() {
 
 #[test]
 fn what_this_version_cannot_do_is_refused_by_name() {
-    check_refused(
-        "magray.toml",
-        "[gpu.multi_gpu]\nstrategy = 'pipeline'\n",
-        expect![
-            "gpu.multi_gpu.strategy = pipeline_parallel (file DIR/magray.toml:2): this version cannot do that; use data_parallel, and models that fit on one GPU"
-        ],
-    );
     check_refused(
         "magray.toml",
         "[gpu.memory.quantization]\nenabled = true\nbits = 4\n",

@@ -5,12 +5,14 @@
 mod constrained;
 mod forgetting;
 mod generating;
+mod groups;
 mod residency;
 mod split;
 mod streaming;
 
 use magray_engine::engine::{
-    Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, Output, Work,
+    Allowed, Answer, DeviceState, Engine, EngineError, EngineOptions, Gpus, ModelSource, Options, Output, Strategy,
+    Work,
 };
 use magray_engine::health::AlertOptions;
 use magray_engine::testing::{FaultPlan, SimulatedGpu};
@@ -31,6 +33,7 @@ fn options(gpus: usize, faults: &str) -> EngineOptions {
         models: vec![ModelSource::Synthetic(shape()).into()],
         models_folder: None,
         gpus: Gpus::One,
+        strategy: Strategy::Auto,
         schedule: Options::default(),
         speculate: 0,
         in_process: None,

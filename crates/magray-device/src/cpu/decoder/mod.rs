@@ -14,7 +14,8 @@ pub use rows::RowActs;
 
 use super::Cpu;
 use crate::{
-    AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvFormat, KvShape, RopeSource, StepBatch, most_likely,
+    AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvFormat, KvShape, Mask, PartSums, RopeSource, SharedOps,
+    StepBatch, most_likely, rule_out,
 };
 use exact::{Exact, FloatPages, StoredLinear};
 use fast::{Fast, PackedPages, PanelLinear};
@@ -257,8 +258,78 @@ impl DecoderOps for CpuDecoderOps {
         }
     }
 
+    /// Tokens are chosen when they are asked for.
+    fn choose_later(&mut self, _: bool) -> bool {
+        true
+    }
+
+    fn choose_under(&mut self, masks: &[Mask<'_>]) {
+        let columns = self.answer_columns.max(1);
+        let answer = match &mut self.way {
+            Way::Exact(exact) => &mut exact.answer,
+            Way::Fast(fast) => &mut fast.answer,
+        };
+        for (logits, mask) in answer.chunks_exact_mut(columns).zip(masks) {
+            mask.iter().for_each(|mask| rule_out(logits, mask));
+        }
+    }
+
     fn chosen(&mut self) -> Result<Vec<u32>, Infallible> {
         let columns = self.answer_columns.max(1);
         Ok(self.answer()?.chunks_exact(columns).map(most_likely).collect())
+    }
+}
+
+impl SharedOps for CpuDecoderOps {
+    fn linear_sums(&mut self, x: &RowActs, weights: &RowLinear, out: &mut RowActs) {
+        out.values_mut().fill(0.0);
+        self.linear_add(x, weights, None, out);
+    }
+
+    fn add_sums(&mut self, sums: &RowActs, norm: Option<&RmsNorm>, hidden: &mut RowActs) {
+        assert_eq!((sums.rows, sums.columns), (hidden.rows, hidden.columns), "sums of the residual stream");
+        add_rows(sums.values(), norm, hidden);
+    }
+
+    /// Operations are done when they return.
+    fn send_rows(&mut self, steps: &StepBatch<'_>, rows: &RowActs) {
+        assert_eq!(rows.rows, steps.tokens(), "a row for each token");
+    }
+
+    fn take_rows<'a>(&'a mut self, rows: &'a RowActs) -> Result<&'a [f32], Infallible> {
+        Ok(rows.values())
+    }
+
+    /// Ranks of one process read each other's memory.
+    fn join(_: &mut [Self]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn sum_parts(_: &mut [Self], sum: PartSums<'_, Self>) -> bool {
+        let PartSums { parts, has_part, norms, hidden } = sum;
+        let mut total = vec![0.0; parts.first().map_or(0, |part| part.values().len())];
+        for (part, _) in parts.iter().zip(has_part).filter(|(_, has_part)| **has_part) {
+            assert_eq!(part.values().len(), total.len(), "parts of equal rows");
+            total.iter_mut().zip(part.values()).for_each(|(total, part)| *total += part);
+        }
+        for (rank, hidden) in hidden.iter_mut().enumerate() {
+            if let Some(hidden) = hidden {
+                add_rows(&total, norms.map(|norms| &norms[rank]), hidden);
+            }
+        }
+        true
+    }
+}
+
+/// `hidden += sums`, normalised before they are added where there is a norm.
+fn add_rows(sums: &[f32], norm: Option<&RmsNorm>, hidden: &mut RowActs) {
+    let columns = hidden.columns;
+    let mut normed = vec![0.0; columns];
+    for (hidden, sums) in hidden.values_mut().chunks_exact_mut(columns).zip(sums.chunks_exact(columns)) {
+        normed.copy_from_slice(sums);
+        if let Some(norm) = norm {
+            norm.apply(&mut normed);
+        }
+        hidden.iter_mut().zip(&normed).for_each(|(hidden, sum)| *hidden += sum);
     }
 }

@@ -94,6 +94,29 @@ pub(super) struct Places {
     pub(super) rows: u64,
 }
 
+/// Ranks whose parts are added at most.
+pub(super) const RANKS_MOST: usize = 8;
+
+/// Parts of sums, in the order of their ranks, wherever they lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub(super) struct Parts {
+    pub(super) of: [u64; RANKS_MOST],
+    pub(super) count: i32,
+    pub(super) unused: i32,
+}
+
+impl Parts {
+    pub(super) fn new(parts: impl Iterator<Item = u64>) -> Self {
+        let mut all = Self { of: [0; RANKS_MOST], count: 0, unused: 0 };
+        for part in parts {
+            all.of[all.count as usize] = part;
+            all.count += 1;
+        }
+        all
+    }
+}
+
 /// How the copy engine sees a matrix; encoded when a kernel is launched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Boxes {
@@ -115,6 +138,7 @@ pub(super) enum Argument {
     Finish(Finish),
     Layer(LayerShape),
     Places(Places),
+    Parts(Parts),
 }
 
 /// An argument in memory, as the driver takes it.
@@ -150,6 +174,7 @@ impl Passed {
             Self::Plain(Argument::Finish(x)) => std::ptr::from_mut(x).cast(),
             Self::Plain(Argument::Layer(x)) => std::ptr::from_mut(x).cast(),
             Self::Plain(Argument::Places(x)) => std::ptr::from_mut(x).cast(),
+            Self::Plain(Argument::Parts(x)) => std::ptr::from_mut(x).cast(),
             Self::Plain(Argument::Boxes(x)) => std::ptr::from_mut(x).cast(),
         }
     }
@@ -170,5 +195,6 @@ mod tests {
     #[test]
     fn sizes_are_those_of_the_kernels() {
         assert_eq!((size_of::<Finish>(), size_of::<LayerShape>(), size_of::<Places>()), (96, 88, 32));
+        assert_eq!(size_of::<Parts>(), 72);
     }
 }

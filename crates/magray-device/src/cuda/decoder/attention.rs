@@ -4,6 +4,7 @@
 use super::CudaDecoderOps;
 use super::arguments::{Argument, LayerShape, Places, int, int_of};
 use super::batch::{PROMPT_WARPS, WARP_QUERIES};
+use super::launches::Launch;
 use super::memory::{DecoderActs, DecoderPages, Scratch};
 use super::plans::{SHARED_MOST, Singles};
 use super::weights::{DecoderNorm, DecoderRope};
@@ -106,7 +107,10 @@ impl CudaDecoderOps {
             let grid = [splits as u32, kv_heads as u32, singles as u32];
             let shape =
                 LaunchShape::new(grid, [32 * warps as u32, 1, 1]).with_shared_bytes((warps * shared * head * 4) as u32);
-            self.launch(DecoderKernel::AttendOne { head, warps }, shape, arguments);
+            // Pages are read before the kernel ahead is waited for: with short parts that one writes to them.
+            let is_strict = self.shape.has_short_parts;
+            let kernel = DecoderKernel::AttendOne { head, warps };
+            self.launches.push(Launch { kernel, shape, arguments, is_strict });
         }
     }
 

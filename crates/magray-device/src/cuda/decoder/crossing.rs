@@ -57,9 +57,7 @@ impl CudaDecoderOps {
     pub(super) fn take_hidden(&mut self, hidden: &DecoderActs) -> Result<&[f32], DeviceError> {
         // The step has no tokens to ask for.
         self.results.forget();
-        if let Some(error) = self.failure.take() {
-            return Err(error);
-        }
+        self.end_failed()?;
         let (rows, columns, stride) = (hidden.rows, hidden.columns, hidden.stride());
         self.crossing.room(rows * stride)?;
         self.cuda.context().bind()?;

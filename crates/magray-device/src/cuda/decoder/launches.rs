@@ -10,7 +10,7 @@ use crate::cuda::stream::{Graph, Stream};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-/// Recordings kept; beyond it all are dropped, and made again as they are needed.
+/// Recordings kept; beyond it the one goes that was used longest ago.
 const MOST_RECORDINGS: usize = 128;
 
 /// A kernel with all it needs.
@@ -47,6 +47,7 @@ impl Launch {
 /// Steps that were recorded.
 #[derive(Debug, Default)]
 pub(super) struct Recordings {
+    /// The last used one at the end.
     known: Vec<(Vec<Launch>, Graph)>,
     /// The last step that was not recorded.
     last: Vec<Launch>,
@@ -68,6 +69,17 @@ impl Recordings {
         self.known.clear();
     }
 
+    /// Makes kernels that are to be put into a stream: while one records, none can be brought to the GPU.
+    pub(super) fn prepare(&mut self, cuda: &Cuda, launches: &[Launch]) -> Result<(), DeviceError> {
+        self.functions.prepare(cuda, launches)
+    }
+
+    /// Puts kernels into the stream as they are.
+    pub(super) fn put(&mut self, cuda: &Cuda, stream: &Stream, launches: &[Launch]) -> Result<(), DeviceError> {
+        self.functions.prepare(cuda, launches)?;
+        self.functions.put_all(cuda, stream, launches)
+    }
+
     /// Puts all kernels into the stream. Steps that are to be `kept` are recorded the first time that they come, others if they come
     /// twice in a row.
     pub(super) fn run(
@@ -77,28 +89,33 @@ impl Recordings {
         launches: &[Launch],
         kept: bool,
     ) -> Result<(), DeviceError> {
-        let known = self.known.iter().position(|(known, _)| known == launches);
+        if launches.is_empty() {
+            // A step that begins with rows and ends with them has nothing to record.
+            return Ok(());
+        }
+        let known = self.known.iter().rposition(|(known, _)| known == launches);
         if known.is_none() && !kept && self.last != launches {
             self.last = launches.to_vec();
             self.functions.prepare(cuda, launches)?;
             return self.functions.put_all(cuda, stream, launches);
         }
-        let at = match known {
-            Some(at) => at,
+        let used = match known {
+            Some(at) => self.known.remove(at),
             None => {
                 self.functions.prepare(cuda, launches)?;
                 if self.known.len() >= MOST_RECORDINGS {
-                    self.known.clear();
+                    self.known.remove(0);
                 }
                 stream.begin_recording()?;
                 let put = self.functions.put_all(cuda, stream, launches);
                 let graph = stream.end_recording();
                 put?;
-                self.known.push((launches.to_vec(), graph?));
-                self.known.len() - 1
+                (launches.to_vec(), graph?)
             }
         };
-        Ok(stream.launch(&self.known[at].1)?)
+        let launched = stream.launch(&used.1);
+        self.known.push(used);
+        Ok(launched?)
     }
 }
 

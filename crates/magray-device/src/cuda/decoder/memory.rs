@@ -10,6 +10,7 @@ use crate::cuda::error::CudaError;
 use crate::cuda::matrix::stride_of;
 use crate::cuda::memory::DeviceBuffer;
 use crate::cuda::stream::Stream;
+use crate::cuda::sys;
 use std::sync::{Arc, PoisonError};
 
 /// Pages that get memory at once: this many, or this part of all that there may be.
@@ -47,12 +48,13 @@ impl DecoderActs {
         self.buffer.bytes() / (self.stride() * 4)
     }
 
-    pub(super) fn resize(&mut self, rows: usize, stream: &Stream) -> Result<(), CudaError> {
+    /// Sets how many rows are in use; `readers` are other GPUs that read them.
+    pub(super) fn resize(&mut self, rows: usize, stream: &Stream, readers: &[sys::CUdevice]) -> Result<(), CudaError> {
         self.rows = rows;
         if self.room() < allocated_rows(rows) {
             // The old memory goes first: there may not be room for both.
             self.buffer = DeviceBuffer::empty(stream.context());
-            self.buffer = DeviceBuffer::private(stream, allocated_rows(rows) * self.stride() * 4)?;
+            self.buffer = DeviceBuffer::private_but(stream, allocated_rows(rows) * self.stride() * 4, readers)?;
         }
         Ok(())
     }

@@ -7,11 +7,14 @@ mod batch;
 mod crossing;
 mod draws;
 mod launches;
+mod masks;
 mod memory;
 mod packing;
 mod plans;
 mod products;
 mod results;
+mod shared;
+mod together;
 mod weights;
 
 pub use memory::{DecoderActs, DecoderPages};
@@ -24,7 +27,7 @@ use super::function::LaunchShape;
 use super::memory::DeviceBuffer;
 use super::stream::{Stream, Urgency};
 use super::weights::{Ground, WeightsBlock};
-use crate::{AttentionLayer, Choice, DecoderOps, StepBatch};
+use crate::{AttentionLayer, Choice, DecoderOps, Mask, StepBatch};
 use arguments::{Argument, FINISH_ADD, FINISH_FLOATS, FINISH_GATED, FINISH_ROWS, Finish, int, int_of};
 use batch::{Layout, Shape};
 use crossing::Crossing;
@@ -32,6 +35,7 @@ use launches::{Launch, Recordings};
 use magray_core::Activation;
 use memory::Scratch;
 use results::Results;
+use shared::Joined;
 use std::sync::Arc;
 
 /// Parts of a row's sum of squares at most.
@@ -70,10 +74,14 @@ pub struct CudaDecoderOps {
     attention: attention::Room,
     /// How the next step draws tokens.
     choices: Vec<Choice>,
+    /// Whether its tokens are chosen behind it.
+    chooses_later: bool,
     results: Results,
     crossing: Crossing,
     /// What steps multiply with.
     weights: Option<Arc<Ground>>,
+    /// Where it is one of several that read each other's parts of sums.
+    joined: Option<Joined>,
     failure: Option<DeviceError>,
 }
 
@@ -128,9 +136,11 @@ impl CudaDecoderOps {
             unpacked: scratch(),
             attention: attention::Room::new(context),
             choices: Vec::new(),
+            chooses_later: false,
             results: Results::new(context)?,
             crossing: Crossing::new(context)?,
             weights: None,
+            joined: None,
             failure: None,
             stream,
             cuda,
@@ -144,7 +154,7 @@ impl CudaDecoderOps {
 
     /// How many steps have recordings.
     pub fn recorded(&self) -> usize {
-        self.recordings.count()
+        self.recordings.count() + self.joined.as_ref().map_or(0, |joined| joined.together.count())
     }
 
     /// Memory of the GPU that these operations hold beside activations.
@@ -156,6 +166,18 @@ impl CudaDecoderOps {
 
     fn fail(&mut self, error: impl Into<DeviceError>) {
         self.failure.get_or_insert(error.into());
+    }
+
+    /// Why the step has no answer, if it has none.
+    fn end_failed(&mut self) -> Result<(), DeviceError> {
+        let Some(error) = self.failure.take() else { return Ok(()) };
+        self.results.forget();
+        if self.joined.is_some() {
+            // What was begun before may still read parts of other ranks, which may give them back now. A stream that cannot be waited
+            // for reads nothing any more.
+            let _ = self.stream.wait();
+        }
+        Err(error)
     }
 
     /// Grows scratch memory; 0 after a failure, when nothing is launched any more.
@@ -244,19 +266,20 @@ impl CudaDecoderOps {
         finish.epsilon = norm.epsilon;
     }
 
-    /// Adds normalised sums to the residual stream, and prepares the rows for a norm.
+    /// Adds sums to the residual stream, normalised where there is a norm, and prepares the rows for a norm.
     fn launch_add(
         &mut self,
         hidden: &DecoderActs,
-        sums: Option<(u64, &DecoderNorm)>,
+        sums: Option<(u64, Option<&DecoderNorm>)>,
         (rows, count): (u64, usize),
         finish: Finish,
     ) {
+        let norm = sums.and_then(|(_, norm)| norm);
         let arguments = vec![
             Argument::Address(sums.map_or(0, |(sums, _)| sums)),
             int(hidden.stride()),
-            Argument::Address(sums.map_or(0, |(_, norm)| norm.address())),
-            Argument::Float(sums.map_or(0.0, |(_, norm)| norm.epsilon)),
+            Argument::Address(norm.map_or(0, DecoderNorm::address)),
+            Argument::Float(norm.map_or(0.0, |norm| norm.epsilon)),
             Argument::Address(rows),
             Argument::Address(hidden.address()),
             int(hidden.stride()),
@@ -276,7 +299,7 @@ impl DecoderOps for CudaDecoderOps {
     type Pages = DecoderPages;
 
     fn resize(&mut self, acts: &mut DecoderActs, rows: usize) {
-        if let Err(error) = acts.resize(rows, &self.stream) {
+        if let Err(error) = acts.resize(rows, &self.stream, &[]) {
             self.fail(error);
         }
     }
@@ -381,7 +404,7 @@ impl DecoderOps for CudaDecoderOps {
         let mut finish = Finish::new(FINISH_FLOATS);
         (finish.out, finish.out_stride) = (sums, int_of(hidden.stride()));
         self.product(operand, weights, finish);
-        self.launch_add(hidden, Some((sums, norm)), (0, rows), Finish::new(FINISH_ADD));
+        self.launch_add(hidden, Some((sums, Some(norm))), (0, rows), Finish::new(FINISH_ADD));
         self.changed(hidden, self.launches.len() - 1, 1);
     }
 
@@ -427,33 +450,33 @@ impl DecoderOps for CudaDecoderOps {
     }
 
     fn answer(&mut self) -> Result<&[f32], DeviceError> {
-        if let Some(error) = self.failure.take() {
-            self.results.forget();
-            return Err(error);
-        }
+        self.end_failed()?;
         self.results.logits(&self.stream)
     }
 
     fn answer_rows(&mut self, rows: &[usize], columns: usize) -> Result<Vec<f32>, DeviceError> {
-        if let Some(error) = self.failure.take() {
-            self.results.forget();
-            return Err(error);
-        }
+        self.end_failed()?;
         assert_eq!(columns, self.results.columns(), "as wide as the logits are");
         self.results.logits_of_rows(rows, &self.stream)
     }
 
     fn chosen(&mut self) -> Result<Vec<u32>, DeviceError> {
-        if let Some(error) = self.failure.take() {
-            self.results.forget();
-            return Err(error);
-        }
+        self.end_failed()?;
         self.results.chosen_tokens()
     }
 
     fn draw_by(&mut self, choices: &[Choice]) -> bool {
         self.choices = choices.to_vec();
         true
+    }
+
+    fn choose_later(&mut self, later: bool) -> bool {
+        self.chooses_later = later;
+        true
+    }
+
+    fn choose_under(&mut self, masks: &[Mask<'_>]) {
+        self.choose_step(masks);
     }
 
     fn feeds_back(&self) -> bool {
@@ -475,6 +498,7 @@ impl DecoderOps for CudaDecoderOps {
         let _ = self.stream.wait();
         self.results.trim();
         self.recordings.clear();
+        self.joined.iter_mut().for_each(Joined::forget_recordings);
         self.batch = DeviceBuffer::empty(self.cuda.context());
         let [shadow, parts, wanted, wanted_parts, sums, unpacked] =
             std::array::from_fn(|_| Scratch::new(self.cuda.context()));

@@ -35,6 +35,10 @@ impl DecoderDevice for Cuda {
         pages.grow(self, count)
     }
 
+    fn has_pages(&self, pages: &DecoderPages, count: usize) -> bool {
+        count <= pages.count
+    }
+
     fn decoder_acts(&self, columns: usize) -> DecoderActs {
         DecoderActs::new(self.context(), columns)
     }
@@ -66,6 +70,10 @@ impl DecoderDevice for Site<'_> {
 
     fn grow_pages(&self, pages: &mut DecoderPages, count: usize) -> Result<(), DeviceError> {
         self.cuda().grow_pages(pages, count)
+    }
+
+    fn has_pages(&self, pages: &DecoderPages, count: usize) -> bool {
+        self.cuda().has_pages(pages, count)
     }
 
     fn decoder_acts(&self, columns: usize) -> DecoderActs {

@@ -72,13 +72,13 @@ impl CudaDecoderOps {
             _ => blocks(weights, plan.eights),
         };
         let arguments = vec![
-            Argument::Boxes(x.boxes(x.rows)),
+            Argument::Address(x.address),
+            int(x.stride),
             Argument::Boxes(boxes),
             Argument::Finish(finish),
             int(plan.passes),
             int(weights.units()),
             int(plan.stages),
-            int(x.rows),
         ];
         let shape = LaunchShape::new([plan.blocks as u32, 1, 1], [plan.threads as u32, 1, 1])
             .with_shared_bytes(plan.shared_bytes as u32);

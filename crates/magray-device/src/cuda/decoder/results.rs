@@ -1,19 +1,18 @@
 //! The beginning and the end of a step: its batch goes to the GPU, logits and chosen tokens come back. Several steps may be under
 //! way: each has its own page-locked memory.
 
-use super::arguments::{Argument, FINISH_ADD, FINISH_FLOATS, Finish, int, int_of};
+use super::arguments::{FINISH_ADD, FINISH_FLOATS, Finish, int_of};
 use super::batch::{self, Shape};
 use super::draws;
 use super::memory::{DecoderActs, Scratch};
+use super::shared::Joined;
 use super::weights::{DecoderLinear, DecoderNorm};
 use super::{CudaDecoderOps, Operand};
 use crate::StepBatch;
 use crate::cuda::batch::allocated_rows;
 use crate::cuda::context::Context;
-use crate::cuda::decoder_kernels::DecoderKernel;
 use crate::cuda::device_error::DeviceError;
 use crate::cuda::error::CudaError;
-use crate::cuda::function::LaunchShape;
 use crate::cuda::matrix::stride_of;
 use crate::cuda::memory::DeviceBuffer;
 use crate::cuda::pinned_buffers::PinnedWords;
@@ -24,17 +23,17 @@ use std::sync::Arc;
 /// Steps that may be under way.
 const UNDER_WAY: usize = 4;
 /// Blocks that look for the best of a row, and words of what they find.
-const CHOOSERS: usize = 64;
+pub(super) const CHOOSERS: usize = 64;
 const FOUND_WORDS: usize = 4;
 
 /// Where logits and tokens of steps are.
 #[derive(Debug)]
 pub(super) struct Results {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     logits: Scratch,
     found: Scratch,
     chosen: DeviceBuffer,
-    slots: Vec<Slot>,
+    pub(super) slots: Vec<Slot>,
     next: usize,
     /// Steps whose tokens were not asked for, by their slots.
     waiting: VecDeque<usize>,
@@ -42,20 +41,38 @@ pub(super) struct Results {
     answer: PinnedWords,
     rows: usize,
     columns: usize,
+    /// The masks under which tokens were chosen last, on the GPU.
+    pub(super) masks: DeviceBuffer,
+    /// The last step, where its tokens wait to be chosen.
+    pub(super) unchosen: Option<Unchosen>,
+}
+
+/// A step that was launched, and whose tokens are not chosen yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unchosen {
+    pub(super) logits: u64,
+    pub(super) found: u64,
+    pub(super) vocabulary: usize,
+    /// How its tokens are drawn, where they are.
+    pub(super) choices: Option<u64>,
+    /// Its page-locked memory, once it is launched, and wanted rows.
+    pub(super) slot: usize,
+    pub(super) rows: usize,
 }
 
 /// Page-locked memory of a step.
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     batch: PinnedWords,
     tokens: PinnedWords,
+    pub(super) masks: Option<PinnedWords>,
     rows: usize,
     /// Behind the step's copies.
     done: Mark,
 }
 
 /// Rows whose tokens are chosen at once, at most.
-const CHOSEN_MOST: usize = 4096;
+pub(super) const CHOSEN_MOST: usize = 4096;
 
 impl Results {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
@@ -70,11 +87,13 @@ impl Results {
             answer: PinnedWords::zeroed(context, 0)?,
             rows: 0,
             columns: 0,
+            masks: DeviceBuffer::empty(context),
+            unchosen: None,
         })
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.logits.bytes() + self.found.bytes() + self.chosen.bytes()
+        self.logits.bytes() + self.found.bytes() + self.chosen.bytes() + self.masks.bytes()
     }
 
     /// Where the tokens of the step before are.
@@ -90,7 +109,14 @@ impl Results {
     /// Nothing that was under way is an answer any more.
     pub(super) fn forget(&mut self) {
         self.waiting.clear();
+        self.unchosen = None;
         self.rows = 0;
+    }
+
+    /// Moves the mark of the step's batch behind all that was put in so far: should the step not come to its end, its batch is kept until
+    /// then.
+    pub(super) fn mark_batch(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        stream.mark_again(&mut self.slots[self.next].done)
     }
 
     /// Gives back what steps have taken. Nothing is under way.
@@ -99,6 +125,7 @@ impl Results {
         let context = &self.context;
         (self.logits, self.found) = (Scratch::new(context), Scratch::new(context));
         self.chosen = DeviceBuffer::empty(context);
+        self.masks = DeviceBuffer::empty(context);
         self.slots.clear();
         self.next = 0;
     }
@@ -111,7 +138,7 @@ impl Results {
         if self.slots.len() <= self.next {
             let batch = PinnedWords::zeroed(&self.context, 0)?;
             let tokens = PinnedWords::zeroed(&self.context, CHOSEN_MOST)?;
-            self.slots.push(Slot { batch, tokens, rows: 0, done: Mark::new(&self.context)? });
+            self.slots.push(Slot { batch, tokens, masks: None, rows: 0, done: Mark::new(&self.context)? });
         }
         // Tokens that were not asked for in time are lost.
         let next = self.next;
@@ -174,7 +201,9 @@ impl CudaDecoderOps {
     /// Begins to put a step together.
     pub(super) fn begin(&mut self, steps: &StepBatch<'_>) {
         self.launches.clear();
+        self.joined.iter_mut().for_each(Joined::forget_pieces);
         self.shadowed = None;
+        self.results.unchosen = None;
         self.shape = Shape::of(steps);
         self.shape.draws = !self.choices.is_empty();
         self.layout = self.shape.layout();
@@ -236,24 +265,13 @@ impl CudaDecoderOps {
         (finish.out, finish.out_stride) = (logits, int_of(head.outputs));
         finish.cap = cap.unwrap_or(0.0);
         self.product(operand, head, finish);
-        if rows <= CHOSEN_MOST {
-            let arguments = vec![
-                Argument::Address(logits),
-                int(head.outputs),
-                Argument::Address(found),
-                Argument::Address(self.results.chosen()),
-            ];
-            let rows = rows as u32;
-            self.launch(DecoderKernel::Choose, LaunchShape::new([CHOOSERS as u32, rows, 1], [256, 1, 1]), arguments);
-            if self.shape.draws {
-                let arguments = vec![
-                    Argument::Address(logits),
-                    int(head.outputs),
-                    Argument::Address(self.part(self.layout.choices)),
-                    Argument::Address(self.results.chosen()),
-                ];
-                self.launch(DecoderKernel::Draw, LaunchShape::new([rows, 1, 1], [1024, 1, 1]), arguments);
-            }
+        let choices = self.shape.draws.then(|| self.part(self.layout.choices));
+        let step = Unchosen { logits, found, vocabulary: head.outputs, choices, slot: 0, rows: 0 };
+        if self.chooses_later {
+            self.results.unchosen = Some(step);
+        } else if rows <= CHOSEN_MOST {
+            let choosing = self.choosing(&step, rows);
+            self.launches.extend(choosing);
         }
     }
 
@@ -276,8 +294,18 @@ impl CudaDecoderOps {
 
     /// Launches the step. The tokens of this many wanted rows are copied to the host behind it.
     pub(super) fn finish_step(&mut self, wanted: usize) {
+        self.finish(wanted, self.shape.recurs);
+    }
+
+    /// As [`CudaDecoderOps::finish_step`], for a part of a step that is not recorded: a step that goes through the host behind every sum has too
+    /// many parts to keep them.
+    pub(super) fn finish_part(&mut self) {
+        self.finish(0, false);
+    }
+
+    fn finish(&mut self, wanted: usize, is_kept: bool) {
         if self.failure.is_none()
-            && let Err(error) = self.try_finish(wanted)
+            && let Err(error) = self.try_finish(wanted, is_kept)
         {
             self.fail(error);
         }
@@ -287,18 +315,28 @@ impl CudaDecoderOps {
         }
         self.launches.clear();
         self.choices.clear();
+        self.chooses_later = false;
         self.shadowed = None;
     }
 
-    fn try_finish(&mut self, rows: usize) -> Result<(), DeviceError> {
+    fn try_finish(&mut self, rows: usize, is_kept: bool) -> Result<(), DeviceError> {
         if let Some(weights) = &self.weights {
             weights.hold_all(&self.stream)?;
         }
-        // Parts of prompts come in too many sizes to keep them all.
-        let is_kept = self.shape.prompt_rows == 0;
         self.recordings.run(&self.cuda, &self.stream, &self.launches, is_kept)?;
+        let at = self.results.next;
+        if let Some(step) = &mut self.results.unchosen {
+            (step.slot, step.rows) = (at, rows);
+            // Its batch is read until here, whether its tokens are chosen or not.
+            return Ok(self.stream.mark_again(&mut self.results.slots[at].done)?);
+        }
+        self.end_step(at, rows)
+    }
+
+    /// Copies the tokens of this many rows to the host, behind all that was launched. They wait there to be asked for.
+    pub(super) fn end_step(&mut self, at: usize, rows: usize) -> Result<(), DeviceError> {
         let results = &mut self.results;
-        let (at, tokens) = (results.next, rows.min(CHOSEN_MOST));
+        let tokens = rows.min(CHOSEN_MOST);
         let slot = &mut results.slots[at];
         slot.rows = tokens;
         if tokens > 0 {

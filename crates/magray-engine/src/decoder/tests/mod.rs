@@ -4,6 +4,7 @@ mod gguf_files;
 mod layouts;
 mod model;
 mod split;
+mod tensor;
 
 use model::{Case, Running};
 

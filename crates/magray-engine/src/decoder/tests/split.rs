@@ -8,7 +8,7 @@ use magray_device::{DecoderOps, PAGE_TOKENS, Split, SplitOps, StepBatch, cpu::Cp
 use super::model::{Case, Running, cases, cosine};
 use crate::decoder::DecoderFiles;
 
-const CONTEXT: usize = 100;
+pub(super) const CONTEXT: usize = 100;
 
 type Parted = Running<Split<Arc<Cpu>, Arc<Cpu>>>;
 
@@ -25,7 +25,7 @@ fn parted([first, last]: [CpuPath; 2], files: &DecoderFiles, first_layers: usize
 }
 
 /// Two sequences: a prompt in parts beside one in single tokens. The logits of all tokens, batch by batch.
-fn in_parts(case: &Case, mut step: impl FnMut(&StepBatch<'_>) -> Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+pub(super) fn in_parts(case: &Case, mut step: impl FnMut(&StepBatch<'_>) -> Vec<Vec<f32>>) -> Vec<Vec<f32>> {
     let vocab = case.ids.iter().max().map_or(1, |most| most + 1);
     let ids: Vec<u32> = (0..40).map(|at| (at * 7 + 3) % vocab).collect();
     // The pages of both are mixed.

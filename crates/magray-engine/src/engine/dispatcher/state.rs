@@ -26,7 +26,7 @@ pub(super) struct State {
     /// Handed in, and not accepted yet.
     pub(super) submitted: Vec<Submission>,
     /// What the machine does not know yet.
-    news: Vec<Event>,
+    pub(super) news: Vec<Event>,
     pub(super) requests: HashMap<RequestId, Pending>,
     /// By device: workers that were ordered. An order names the one it is meant for, since orders are carried out
     /// without the lock and may come late.
@@ -59,8 +59,24 @@ pub(super) struct Generated {
     pub(super) model: usize,
     /// What it began with, then what was delivered.
     pub(super) ids: Vec<u32>,
+    /// How many there may be.
+    pub(super) tokens_max: u32,
     pub(super) sampling: Arc<Sampling>,
     pub(super) buffer: Arc<TokenBuffer>,
+    /// New tokens that its reader has taken, as far as it has told.
+    pub(super) read: usize,
+    /// What holds its state.
+    pub(super) device: Option<DeviceId>,
+    pub(super) times: SequenceTimes,
+}
+
+/// When what came of a sequence; all of it is kept for people alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SequenceTimes {
+    pub(super) asked: Moment,
+    /// The first token, and the last so far.
+    pub(super) first: Option<Moment>,
+    pub(super) last: Option<Moment>,
 }
 
 /// A request on its way to the machine.
@@ -182,6 +198,7 @@ impl State {
             Action::Start { device, batch, steps, passes, is_followed, .. } => {
                 self.incidents.started(device, batch, steps.iter().map(|step| step.request));
                 if steps.first().is_some_and(|step| step.span != Span::Whole) {
+                    self.place(device, &steps);
                     let what = What::Turn(self.turn(batch, &steps, passes));
                     return Some(Effect::Order(device, self.order(device, what)));
                 }
@@ -202,8 +219,11 @@ impl State {
                 let what = What::Start(Batch { id: batch, model, skip, output, parts, is_followed });
                 Effect::Order(device, self.order(device, what))
             }
-            Action::Deliver { request, .. } => Effect::Wake(self.deliver(request)?),
+            Action::Deliver { request, .. } => Effect::Wake(self.deliver(request, now)?),
             Action::Free { device, request, .. } => {
+                if let Some(generated) = self.generated(request).filter(|one| one.device == Some(device)) {
+                    generated.device = None;
+                }
                 let what = What::Free { sequence: request.0 };
                 Effect::Order(device, self.order(device, what))
             }
@@ -261,18 +281,40 @@ impl State {
 }
 
 impl State {
+    fn generated(&mut self, request: RequestId) -> Option<&mut Generated> {
+        self.requests.get_mut(&request)?.generated.as_mut()
+    }
+
+    /// Notes what a reader has taken; gives how many tokens it had left unread before. `None` where the sequence is over.
+    pub(super) fn note_read(&mut self, request: RequestId, tokens: usize) -> Option<usize> {
+        let generated = self.generated(request)?;
+        let unread = generated.new_tokens().saturating_sub(generated.read);
+        generated.read += tokens;
+        Some(unread)
+    }
+
+    /// Notes where sequences are computed now.
+    fn place(&mut self, device: DeviceId, steps: &[Step]) {
+        for step in steps {
+            if let Some(generated) = self.generated(step.request) {
+                generated.device = Some(device);
+            }
+        }
+    }
+
     /// The steps of a turn, with their tokens.
     fn turn(&self, id: BatchId, steps: &[Step], passes_max: u32) -> Turn {
         let generated = |request: RequestId| self.requests.get(&request)?.generated.as_ref();
         let step = |step: &Step| {
             let Span::Part { tokens, new_tokens_max } = &step.span else { return None };
-            let Generated { ids, sampling, .. } = generated(step.request)?;
+            let Generated { ids, tokens_max, sampling, .. } = generated(step.request)?;
             Some(TurnStep {
                 request: step.request,
                 from: tokens.start,
                 ids: ids[tokens.start as usize..tokens.end as usize].to_vec(),
                 new_tokens_max: *new_tokens_max,
                 passes_max,
+                goes_on: tokens.end.saturating_add(*new_tokens_max) < *tokens_max,
                 sampling: (tokens.start == 0).then(|| Arc::clone(sampling)),
                 logprobs: sampling.logprobs,
             })
@@ -292,11 +334,20 @@ impl State {
     }
 
     /// Hands the new tokens of a sequence to its reader, in order because the lock is held; the reader is woken later.
-    fn deliver(&mut self, request: RequestId) -> Option<Waker> {
+    fn deliver(&mut self, request: RequestId, now: Moment) -> Option<Waker> {
         let new = self.new_tokens.remove(&request)?;
-        let generated = self.requests.get_mut(&request)?.generated.as_mut()?;
+        let generated = self.generated(request)?;
         generated.ids.extend_from_slice(&new.tokens);
+        generated.times.first.get_or_insert(now);
+        generated.times.last = Some(now);
         generated.buffer.push(new)
+    }
+}
+
+impl Generated {
+    /// Those that were delivered.
+    pub(super) fn new_tokens(&self) -> usize {
+        self.ids.len() - self.sampling.prompt_tokens as usize
     }
 }
 

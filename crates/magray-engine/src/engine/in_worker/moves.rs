@@ -5,7 +5,8 @@ use super::super::canary::Canary;
 use super::super::dispatcher::Dispatcher;
 use super::super::executor_handle::Loaded;
 use super::Inner;
-use crate::executors::{Failure, FailureKind, Origin};
+use super::told::Told;
+use crate::executors::{Failure, FailureKind, Origin, RankSums};
 use crate::gpu::MemoryStats;
 use crate::worker::{Arrived, FromWorker, Offer, Untold, WorkerHandle};
 use magray_core::OnnxProvider;
@@ -143,7 +144,7 @@ impl Inner {
         if self.canary(model).is_settled() {
             return Some(arrived);
         }
-        state.unchecked.push((model, arrived));
+        state.unchecked.push((model, arrived.clone()));
         drop(state);
         let (packer, handle) = (Arc::clone(&self.spec.packer), handle.clone());
         let make = move || {
@@ -156,14 +157,11 @@ impl Inner {
     }
 
     fn loaded(&self, dispatcher: &Dispatcher, model: usize, arrived: Arrived) {
-        let Arrived { precision, bytes, took, origin, memory, provider, .. } = arrived;
+        let Arrived { precision, bytes, took, origin, memory, provider, sums, .. } = arrived;
         let mut state = self.lock();
         let ordered = state.presence.loaded(model, bytes);
         state.note_memory(memory);
-        if state.precisions.len() <= model {
-            state.precisions.resize(model + 1, None);
-        }
-        state.precisions[model] = Some((precision, provider));
+        state.told.note(model, Told { precision, provider, sums: sums.clone() });
         drop(state);
         tracing::info!(
             target: "magray::residency",
@@ -172,12 +170,20 @@ impl Inner {
             from = origin.code(),
             %precision,
             provider = provider.map(OnnxProvider::code),
+            sums = sums.as_ref().map(tracing::field::display),
             took_ms = milliseconds(took),
             bytes,
             memory_used = memory.allocated,
             memory_free = memory.free,
             "a model is on its device"
         );
+        if let Some(RankSums::Host(reason)) = sums {
+            let model = self.spec.packer.name(model);
+            tracing::warn!(
+                target: "magray::engine", device = %self.spec.name, model,
+                "GPUs that share layers add up their parts on the host: {reason}"
+            );
+        }
         // Weights may still be arriving, which the worker counts in.
         let took = ordered.map_or(took, |ordered| ordered.took.max(took));
         let from_host = origin != Origin::Files;
@@ -215,6 +221,18 @@ impl Inner {
             "a model has left its device"
         );
         dispatcher.offloaded(self.spec.id, model);
+    }
+
+    pub(super) fn trimmed(&self, freed: u64, memory: MemoryStats) {
+        let mut state = self.lock();
+        state.note_memory(memory);
+        if let Some(caller) = state.trims.pop_front() {
+            // It may wait no more.
+            let _ = caller.send(freed);
+        }
+        drop(state);
+        let (device, memory_free) = (self.spec.name, memory.free);
+        tracing::info!(target: "magray::residency", %device, freed, memory_free, "cached memory was freed");
     }
 }
 

@@ -37,8 +37,15 @@ impl Host {
     }
 
     fn step(&mut self, from: u32, ids: &[u32], new_tokens_max: u32, sampling: &Sampling) -> NewTokens {
-        let step =
-            SequenceStep { sequence: 1, from, ids, new_tokens_max, passes_max: u32::MAX, sampling: Some(sampling) };
+        let step = SequenceStep {
+            sequence: 1,
+            from,
+            ids,
+            new_tokens_max,
+            passes_max: u32::MAX,
+            goes_on: false,
+            sampling: Some(sampling),
+        };
         let mut new = Vec::new();
         self.sequences.advance(&self.cpu, &[step], &mut new).unwrap();
         new.remove(0)
@@ -148,8 +155,15 @@ fn a_constrained_step_that_fails_can_be_given_again() {
     assert_eq!(first, expected[..10]);
     // Another sequence has a state that is missing: the whole turn fails, after tokens were chosen or before.
     let ids = [first[9]];
-    let one =
-        SequenceStep { sequence: 1, from: 39, ids: &ids, new_tokens_max: 5, passes_max: u32::MAX, sampling: None };
+    let one = SequenceStep {
+        sequence: 1,
+        from: 39,
+        ids: &ids,
+        new_tokens_max: 5,
+        passes_max: u32::MAX,
+        goes_on: false,
+        sampling: None,
+    };
     let lost = SequenceStep { sequence: 2, from: 7, ..one };
     assert!(host.sequences.advance(&host.cpu, &[one, lost], &mut Vec::new()).is_err());
     let again = host.step(39, &ids, 30, &sampling).tokens;
@@ -171,6 +185,7 @@ fn a_constraint_that_cannot_be_followed_ends_its_sequence_alone() {
         ids: &prompt,
         new_tokens_max: 8,
         passes_max: u32::MAX,
+        goes_on: false,
         sampling,
     };
     let mut new = Vec::new();

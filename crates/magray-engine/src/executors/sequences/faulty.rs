@@ -1,8 +1,13 @@
-//! The CPU as a device that fails when it is told to, as a GPU does: the operations go on, and their end says what went wrong.
+//! The CPU as a device that is like a GPU where it is told to be: the operations go on, and their end says what went wrong; tokens are drawn
+//! and fed back. Not for values: it computes as the CPU does.
 
 use magray_core::Activation;
 use magray_device::cpu::{Cpu, CpuDecoderOps};
-use magray_device::{AttentionLayer, BlockLinear, DecoderDevice, DecoderOps, KvShape, RopeSource, StepBatch};
+use magray_device::{
+    AttentionLayer, BlockLinear, CHOSEN, Choice, DecoderDevice, DecoderOps, KvShape, Mask, RopeSource, SharedOps,
+};
+use magray_device::{StepBatch, most_likely};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +23,23 @@ pub(super) struct Faulty(pub(super) Arc<Cpu>);
 pub(super) struct FaultyOps {
     pub(super) ops: CpuDecoderOps,
     pub(super) fails: Arc<AtomicBool>,
+    /// What it keeps of steps where it feeds their tokens back.
+    pub(super) fed: Option<Fed>,
+}
+
+/// Tokens of steps.
+#[derive(Default)]
+pub(super) struct Fed {
+    /// Those of the last step.
+    last: Vec<u32>,
+    /// Those of steps that were not asked for, the oldest first.
+    waiting: VecDeque<Vec<u32>>,
+    choices: Vec<Choice>,
+    is_later: bool,
+    columns: usize,
+    /// Steps so far, and those that were begun while another's tokens were not asked for.
+    pub(super) steps: usize,
+    pub(super) overlapped: usize,
 }
 
 type Linear = <CpuDecoderOps as DecoderOps>::Linear;
@@ -34,6 +56,29 @@ impl FaultyOps {
     fn check(&self) -> Result<(), Told> {
         if self.fails.swap(false, Ordering::Relaxed) { Err(Told) } else { Ok(()) }
     }
+
+    /// Chooses the tokens of the last step: the likeliest, or a drawn one.
+    fn choose(&mut self) {
+        let Some(fed) = &mut self.fed else { return };
+        let Ok(logits) = self.ops.answer();
+        let rows = logits.chunks_exact(fed.columns).enumerate();
+        fed.last = rows.map(|(row, logits)| draw(logits, fed.choices.get(row))).collect();
+        fed.choices.clear();
+        fed.waiting.push_back(fed.last.clone());
+    }
+}
+
+/// Cut-offs are left out: how a device draws is not what is tested with this one.
+fn draw(logits: &[f32], choice: Option<&Choice>) -> u32 {
+    let best = most_likely(logits);
+    let Some(choice) = choice.filter(|choice| choice.temperature > 0.0 && best != u32::MAX) else { return best };
+    let weight = |logit: &f32| f64::from((logit - logits[best as usize]) / choice.temperature).exp();
+    let mut left = choice.draw as f64 / 2_f64.powi(64) * logits.iter().map(weight).sum::<f64>();
+    let drawn = logits.iter().position(|logit| {
+        left -= weight(logit);
+        left < 0.0
+    });
+    drawn.map_or(best, |id| id as u32)
 }
 
 impl DecoderDevice for Faulty {
@@ -74,7 +119,11 @@ impl DecoderOps for FaultyOps {
     }
 
     fn embed(&mut self, steps: &StepBatch<'_>, table: &Linear, scale: f32, out: &mut Acts) {
-        self.ops.embed(steps, table, scale, out);
+        let last = self.fed.as_ref().map(|fed| fed.last.as_slice()).unwrap_or_default();
+        let fed = |id: &u32| if id & CHOSEN == 0 { *id } else { last[(id & !CHOSEN) as usize] };
+        // As on a GPU: what no token was chosen for is no row of the table.
+        let ids: Vec<u32> = steps.ids.iter().map(fed).map(|id| if id == u32::MAX { 0 } else { id }).collect();
+        self.ops.embed(&StepBatch { ids: &ids, ..*steps }, table, scale, out);
     }
 
     fn read_hidden<'a>(&'a mut self, steps: &StepBatch<'_>, hidden: &'a Acts) -> Result<&'a [f32], Told> {
@@ -108,15 +157,68 @@ impl DecoderOps for FaultyOps {
 
     fn logits(&mut self, steps: &StepBatch<'_>, hidden: &Acts, norm: &Norm, head: &Linear, cap: Option<f32>) {
         self.ops.logits(steps, hidden, norm, head, cap);
+        let Ok(answer) = self.ops.answer();
+        if let Some(fed) = &mut self.fed {
+            fed.columns = (answer.len() / steps.logit_rows.len().max(1)).max(1);
+            fed.steps += 1;
+            fed.overlapped += usize::from(!fed.waiting.is_empty());
+            assert!(fed.waiting.len() <= 2, "two steps may be ahead of the one that is asked for");
+            if !fed.is_later {
+                self.choose();
+            }
+        }
+    }
+
+    fn choose_later(&mut self, later: bool) -> bool {
+        self.fed.iter_mut().for_each(|fed| fed.is_later = later);
+        true
+    }
+
+    fn choose_under(&mut self, masks: &[Mask<'_>]) {
+        self.ops.choose_under(masks);
+        if self.fed.as_mut().is_some_and(|fed| std::mem::take(&mut fed.is_later)) {
+            self.choose();
+        }
+    }
+
+    fn draw_by(&mut self, choices: &[Choice]) -> bool {
+        self.fed.as_mut().map(|fed| fed.choices = choices.to_vec()).is_some()
+    }
+
+    fn feeds_back(&self) -> bool {
+        self.fed.is_some()
     }
 
     fn answer(&mut self) -> Result<&[f32], Told> {
+        self.fed.iter_mut().for_each(|fed| fed.waiting.clear());
         self.check()?;
         fine(self.ops.answer())
     }
 
     fn chosen(&mut self) -> Result<Vec<u32>, Told> {
         self.check()?;
-        fine(self.ops.chosen())
+        match &mut self.fed {
+            Some(fed) => Ok(fed.waiting.pop_front().unwrap_or_default()),
+            None => fine(self.ops.chosen()),
+        }
+    }
+}
+
+impl SharedOps for FaultyOps {
+    fn linear_sums(&mut self, x: &Acts, weights: &Linear, out: &mut Acts) {
+        self.ops.linear_sums(x, weights, out);
+    }
+
+    fn add_sums(&mut self, sums: &Acts, norm: Option<&Norm>, hidden: &mut Acts) {
+        self.ops.add_sums(sums, norm, hidden);
+    }
+
+    fn send_rows(&mut self, steps: &StepBatch<'_>, rows: &Acts) {
+        self.ops.send_rows(steps, rows);
+    }
+
+    fn take_rows<'a>(&'a mut self, rows: &'a Acts) -> Result<&'a [f32], Told> {
+        self.check()?;
+        fine(self.ops.take_rows(rows))
     }
 }

@@ -3,11 +3,11 @@
 
 use super::batch::Batch;
 use super::{Pages, Sequences, State, StepError};
+use crate::decoder::ConstraintError;
 use crate::executors::guides::{Allowed, Guide};
 use crate::executors::pages::Known;
 use crate::executors::{NewTokens, SequenceStep};
-use magray_device::{CHOSEN, Choice, DecoderDevice, DecoderOps};
-use std::collections::VecDeque;
+use magray_device::{CHOSEN, Choice, DecoderDevice, DecoderOps, Mask};
 
 /// A step on its way: what is left of it and what came of it.
 pub(super) struct Going<'a> {
@@ -16,10 +16,10 @@ pub(super) struct Going<'a> {
     pub(super) shared: usize,
     pub(super) new: NewTokens,
     /// Passes that were begun for it, and new tokens that these may give.
-    passes: u32,
-    begun: usize,
+    pub(super) passes: u32,
+    pub(super) begun: usize,
     /// Its first row of the wanted ones of the last pass.
-    row: usize,
+    pub(super) row: usize,
     /// What the last pass verifies: the tokens behind the first that it gives, as they were proposed.
     drafts: Vec<u32>,
     /// Of the passes before it, how many tokens of theirs were right.
@@ -28,15 +28,25 @@ pub(super) struct Going<'a> {
     is_done: bool,
     /// Whether its tokens are chosen on this side, by their logits.
     is_chosen_here: bool,
+    /// Whether its sequence has a constraint.
+    pub(super) is_guided: bool,
     /// What its sequence had before.
     pub(super) pages_before: usize,
     pub(super) known_before: Option<Known>,
 }
 
-/// The rows of a pass whose logits are wanted for a step, in the order of the rows.
-struct Wanted {
-    step: usize,
-    rows: usize,
+/// A pass that is under way.
+pub(super) struct Pass {
+    /// The rows whose logits are wanted, in their order.
+    pub(super) wanted: Vec<Wanted>,
+    /// Whether its tokens are chosen behind it, under masks.
+    pub(super) is_later: bool,
+}
+
+/// The rows of a pass whose logits are wanted for a step.
+pub(super) struct Wanted {
+    pub(super) step: usize,
+    pub(super) rows: usize,
 }
 
 impl<'a> Going<'a> {
@@ -52,6 +62,7 @@ impl<'a> Going<'a> {
             accepted_before: 0,
             is_done: false,
             is_chosen_here: false,
+            is_guided: state.guide.is_some(),
             pages_before: state.pages.len(),
             known_before: state.known,
         }
@@ -61,8 +72,15 @@ impl<'a> Going<'a> {
         self.step.new_tokens_max as usize
     }
 
-    fn wants_tokens(&self) -> bool {
+    pub(super) fn wants_tokens(&self) -> bool {
         self.step.new_tokens_max > 0
+    }
+
+    /// A pass is begun for it that gives this many tokens at most.
+    pub(super) fn note_pass(&mut self, tokens: usize) {
+        self.begun += tokens;
+        self.passes += 1;
+        self.is_done |= self.begun >= self.new_tokens_max() || self.passes >= self.step.passes_max;
     }
 
     /// Where its known tokens end in the sequence, once this many new ones are known.
@@ -75,41 +93,64 @@ impl<D: DecoderDevice> Sequences<D> {
     /// Passes until every step is done. Where the device chooses all tokens and feeds them back, a pass begins before the tokens of the one
     /// before it are known: the device never waits for this side.
     pub(super) fn pass_all(&mut self, going: &mut [Going<'_>]) -> Result<(), StepError<D::Error>> {
-        let draws = self.ops.draw_by(&[]);
+        if !self.is_fed_back(going)? {
+            self.settle_ahead()?;
+            while let Some(pass) = self.begin_pass(going)? {
+                self.choose_under(going, &pass)?;
+                self.take_chosen(going, &pass.wanted)?;
+                self.choose(going, &pass.wanted)?;
+            }
+            return Ok(());
+        }
+        let mut under_way = self.take_up_ahead(going)?;
+        loop {
+            let begun = self.begin_pass(going)?;
+            if let Some(last) = under_way.as_ref().filter(|_| begun.is_none()) {
+                self.begin_ahead(going, last)?;
+            }
+            if let Some(pass) = under_way.take() {
+                self.take_chosen(going, &pass.wanted)?;
+            }
+            let Some(pass) = begun else { return self.choose_ahead() };
+            self.choose_under(going, &pass)?;
+            under_way = Some(pass);
+        }
+    }
+
+    /// Decides where the tokens of steps are chosen. Returns whether all of them are on the device, which can feed them back.
+    fn is_fed_back(&mut self, going: &mut [Going<'_>]) -> Result<bool, StepError<D::Error>> {
+        let (draws, masks) = (self.ops.draw_by(&[]), self.ops.choose_later(false));
         let mut is_fed_back = self.ops.feeds_back();
         for one in going.iter_mut().filter(|one| one.wants_tokens()) {
             let Some(state) = self.states.get(&one.step.sequence) else { return Err(StepError::StateMissing) };
             let choice = state.sampler.choice(0);
-            one.is_chosen_here = choice.is_none_or(|choice| choice.temperature > 0.0 && !draws);
+            // What may follow a proposal is not known before that is chosen.
+            let is_unmaskable = one.is_guided && (!masks || state.drafts.is_some());
+            one.is_chosen_here = is_unmaskable || choice.is_none_or(|choice| choice.temperature > 0.0 && !draws);
             is_fed_back &= !one.is_chosen_here && state.drafts.is_none();
         }
-        let mut under_way = VecDeque::new();
-        loop {
-            let begun = self.begin_pass(going)?;
-            let has_begun = begun.is_some();
-            under_way.extend(begun);
-            if !has_begun || under_way.len() > usize::from(is_fed_back) {
-                let Some(wanted) = under_way.pop_front() else { return Ok(()) };
-                self.take_chosen(going, &wanted)?;
-                self.choose(going, &wanted)?;
-            }
-        }
+        Ok(is_fed_back)
     }
 
-    /// Begins a pass over what is next of every step that is not done. Returns whose logits are wanted; `None`: all are done.
-    fn begin_pass(&mut self, going: &mut [Going<'_>]) -> Result<Option<Vec<Wanted>>, StepError<D::Error>> {
+    /// Begins a pass over what is next of every step that is not done. `None`: all are done.
+    fn begin_pass(&mut self, going: &mut [Going<'_>]) -> Result<Option<Pass>, StepError<D::Error>> {
         self.batch.clear();
-        let (mut wanted, mut rows) = (Vec::new(), 0);
+        let (mut wanted, mut rows, mut is_later) = (Vec::new(), 0, false);
         for (step, one) in going.iter_mut().enumerate().filter(|(_, one)| !one.is_done) {
             let Some(state) = self.states.get_mut(&one.step.sequence) else { return Err(StepError::StateMissing) };
             one.drafts.clear();
             if one.passes == 0 {
-                state.note(one.step.from as usize, one.step.ids);
-                state.guide.iter_mut().for_each(|guide| guide.note(one.step.from as usize, one.step.ids));
-                let ids = &one.step.ids[one.shared..];
-                state.propose(ids, one);
-                push(&mut self.batch, &self.ops, state, one, (ids, one.step.from as usize + one.shared));
-            } else {
+                state.note_known(one);
+                if !state.take_ahead(one, &self.ends).map_err(|_| StepError::NotFinite)? {
+                    let ids = &one.step.ids[one.shared..];
+                    state.propose(ids, one);
+                    push(&mut self.batch, &self.ops, state, one, (ids, one.step.from as usize + one.shared));
+                }
+            }
+            if one.is_done {
+                continue;
+            }
+            if one.passes > 0 {
                 let known = one.new.tokens.get(one.begun - 1).copied();
                 let place = one.end(one.begun - 1);
                 known.into_iter().for_each(|id| state.note(place, &[id]));
@@ -122,12 +163,11 @@ impl<D: DecoderDevice> Sequences<D> {
                 one.row = rows;
                 rows += its_rows;
                 wanted.push(Wanted { step, rows: its_rows });
+                is_later |= one.is_guided && !one.is_chosen_here;
                 // Beside the pass that gives the logits.
                 state.guide.iter_mut().for_each(Guide::begin);
             }
-            one.begun += its_rows;
-            one.passes += 1;
-            one.is_done = one.begun >= one.new_tokens_max() || one.passes >= one.step.passes_max;
+            one.note_pass(its_rows);
         }
         if self.batch.ids.is_empty() {
             return Ok(None);
@@ -136,18 +176,50 @@ impl<D: DecoderDevice> Sequences<D> {
             let one = &going[wanted.step];
             (one.begun - wanted.rows..one.begun).map(|new| self.choice(one, new))
         });
-        let choices: Vec<Choice> = choices.collect::<Option<_>>().unwrap_or_default();
+        let choices: Option<Vec<Choice>> = choices.collect();
+        self.launch(&choices.unwrap_or_default(), is_later)?;
+        Ok(Some(Pass { wanted, is_later }))
+    }
+
+    /// Lets the device compute the batch, and choose the tokens of the wanted rows like this.
+    pub(super) fn launch(&mut self, choices: &[Choice], is_later: bool) -> Result<(), StepError<D::Error>> {
         if choices.iter().any(|choice| choice.temperature > 0.0) {
-            self.ops.draw_by(&choices);
+            self.ops.draw_by(choices);
+        }
+        if is_later {
+            self.ops.choose_later(true);
         }
         let Some((pages, _)) = &mut self.pages.made else { return Err(StepError::NoPages) };
         let pages: &mut Pages<D> = pages;
         self.decoder.forward(&mut self.ops, &self.batch.steps(), pages, &mut self.room);
-        Ok(Some(wanted))
+        Ok(())
+    }
+
+    /// Lets the device choose the tokens of a pass of those that constraints allow, once these are known.
+    fn choose_under(&mut self, going: &mut [Going<'_>], pass: &Pass) -> Result<(), StepError<D::Error>> {
+        if !pass.is_later {
+            return Ok(());
+        }
+        let mut guided = Vec::new();
+        for wanted in &pass.wanted {
+            let one = &mut going[wanted.step];
+            let Some(state) = self.states.get_mut(&one.step.sequence) else { return Err(StepError::StateMissing) };
+            let is_masked = one.is_guided && !one.is_chosen_here && !one.new.is_end && state.may_go_on(one);
+            guided.extend((0..wanted.rows).map(|_| is_masked.then_some(one.step.sequence)));
+        }
+        self.choose_for(&guided);
+        Ok(())
+    }
+
+    /// The same where it is known which sequence's constraint holds for each row, if one does.
+    pub(super) fn choose_for(&mut self, guided: &[Option<u64>]) {
+        let mask = |sequence: &Option<u64>| self.states.get(&(*sequence)?)?.guide.as_ref()?.mask();
+        let masks: Vec<Mask<'_>> = guided.iter().map(mask).collect();
+        self.ops.choose_under(&masks);
     }
 
     /// How the device chooses a new token of a pass that is begun; nothing is drawn for one that is chosen here.
-    fn choice(&self, one: &Going<'_>, new: usize) -> Option<Choice> {
+    pub(super) fn choice(&self, one: &Going<'_>, new: usize) -> Option<Choice> {
         let sampler = &self.states.get(&one.step.sequence)?.sampler;
         let none = Choice { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0 };
         Some(sampler.choice(one.end(new)).filter(|_| !one.is_chosen_here).unwrap_or(none))
@@ -243,6 +315,13 @@ fn push<O: DecoderOps>(batch: &mut Batch, ops: &O, state: &State, one: &Going<'_
 }
 
 impl State {
+    /// Takes note of the tokens that a step begins with.
+    pub(super) fn note_known(&mut self, one: &Going<'_>) {
+        let from = one.step.from as usize;
+        self.note(from, one.step.ids);
+        self.guide.iter_mut().for_each(|guide| guide.note(from, one.step.ids));
+    }
+
     /// Takes note of tokens of the sequence; those that are known count once.
     fn note(&mut self, place: usize, ids: &[u32]) {
         self.sampler.note(place, ids);
@@ -257,9 +336,19 @@ impl State {
         }
     }
 
-    /// Rules out what the sequence's constraint does not allow. False: no token is to be chosen, since the answer is complete or cannot go on.
+    /// Rules out what the sequence's constraint does not allow. False: no token is to be chosen.
     fn restrict(&mut self, logits: &mut [f32], one: &mut Going<'_>) -> bool {
         let allowed = self.guide.as_mut().map_or(Ok(Allowed::Token), |guide| guide.restrict(logits));
+        Self::judge(allowed, one)
+    }
+
+    /// Waits until it is known what the sequence's constraint allows. False: no token is to be chosen.
+    fn may_go_on(&mut self, one: &mut Going<'_>) -> bool {
+        Self::judge(self.guide.as_mut().map_or(Ok(Allowed::Token), Guide::settle), one)
+    }
+
+    /// Ends a step whose answer is complete, or cannot go on.
+    fn judge(allowed: Result<Allowed, ConstraintError>, one: &mut Going<'_>) -> bool {
         let may_go_on = matches!(allowed, Ok(Allowed::Token));
         if !may_go_on {
             one.new.is_end = true;
@@ -270,7 +359,7 @@ impl State {
     }
 
     /// Adds a token to those of a step; what was computed behind its end does not count.
-    fn add(&mut self, one: &mut Going<'_>, token: u32, ends: &[u32]) {
+    pub(super) fn add(&mut self, one: &mut Going<'_>, token: u32, ends: &[u32]) {
         if one.new.is_end {
             return;
         }
@@ -286,6 +375,10 @@ impl State {
         let taken = guide.take(one.end(one.new.tokens.len() - 1), token);
         one.new.is_end = taken.clone().unwrap_or(true);
         one.new.problem = taken.err().map(|error| error.to_string());
+        if !one.new.is_end {
+            // Beside what the device computes meanwhile.
+            guide.begin();
+        }
     }
 
     /// Whether the next row of a pass counts: this row's token is the one that was proposed, and ends nothing.

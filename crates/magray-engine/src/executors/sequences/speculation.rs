@@ -73,6 +73,7 @@ fn answer(make: &dyn Fn() -> Host, prompt: &[u32], sampling: &Sampling, way: Way
             ids: &ids[from..to],
             new_tokens_max,
             passes_max: 3,
+            goes_on: false,
             sampling: (from == 0).then_some(sampling),
         };
         if way.fails && from > 0 {
@@ -114,6 +115,7 @@ fn rest(host: &mut Host, known: &[u32], prompt: usize, sampling: &Sampling) -> V
             ids: &ids[from..],
             new_tokens_max: left.min(16),
             passes_max: 3,
+            goes_on: false,
             sampling,
         });
         ids.extend(&new.tokens);

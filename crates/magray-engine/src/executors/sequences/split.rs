@@ -80,6 +80,7 @@ fn script<D: DecoderDevice>(host: &mut Host<D>) -> Vec<NewTokens> {
             ids: &texts[at][from..to],
             new_tokens_max,
             passes_max: 3,
+            goes_on: false,
             sampling: (from == 0).then_some(&samplings[at]),
         };
         let ends = texts.each_ref().map(Vec::len);
@@ -129,6 +130,7 @@ fn proposed_tokens_are_verified_on_both_devices() {
                 ids: &ids[from..],
                 new_tokens_max: 12,
                 passes_max: 3,
+                goes_on: false,
                 sampling: (from == 0).then_some(sampling),
             };
             let new = host.go_on(&[step]).unwrap().remove(0);
@@ -155,6 +157,7 @@ fn pages_run_out_and_come_back_on_both_devices() {
         ids,
         new_tokens_max: 1,
         passes_max: 1,
+        goes_on: false,
         sampling: None,
     };
     let (long, other): (&'static [u32], &'static [u32]) = (long.leak(), other.leak());
@@ -172,7 +175,7 @@ fn a_step_that_fails_on_either_device_can_be_given_again() {
     let fails = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     let [first, last] = fails.each_ref().map(|fails| {
         let cpu = cpu();
-        let ops = FaultyOps { ops: cpu.decoder(), fails: Arc::clone(fails) };
+        let ops = FaultyOps { ops: cpu.decoder(), fails: Arc::clone(fails), fed: None };
         (Arc::new(Faulty(cpu)), ops)
     });
     let device = Split::new(first.0, last.0, 1);
@@ -190,6 +193,7 @@ fn a_step_that_fails_on_either_device_can_be_given_again() {
                 ids: &known[from..],
                 new_tokens_max: 3,
                 passes_max: 3,
+                goes_on: false,
                 sampling: (from == 0).then_some(&sampling),
             };
             let wanted = calm.go_on(&[step]).unwrap();

@@ -33,7 +33,15 @@ fn go_on(
     new_tokens_max: u32,
 ) -> Result<Vec<u32>, StepError<std::convert::Infallible>> {
     let sampling = Sampling { temperature: 1.0, repetition_penalty: 1.2, ignores_end: true, ..Sampling::default() };
-    let step = SequenceStep { sequence, from, ids, new_tokens_max, passes_max: u32::MAX, sampling: Some(&sampling) };
+    let step = SequenceStep {
+        sequence,
+        from,
+        ids,
+        new_tokens_max,
+        passes_max: u32::MAX,
+        goes_on: false,
+        sampling: Some(&sampling),
+    };
     let mut new = Vec::new();
     host.advance(cpu, &[step], &mut new).map(|()| new.remove(0).tokens)
 }

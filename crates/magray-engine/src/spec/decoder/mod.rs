@@ -15,7 +15,7 @@ pub use rope::{Frequencies, Rope, RopeLayout, Scaling};
 pub use source::{DecoderSource, SyntheticDecoder, UnknownShape};
 
 use magray_core::Activation;
-use magray_device::KvShape;
+use magray_device::{HeadShape, KvShape};
 
 use super::SpecError;
 
@@ -103,6 +103,11 @@ impl DecoderSpec {
     /// What its keys and values take.
     pub(crate) fn kv_shape(&self) -> KvShape {
         KvShape { layers: self.layers.len(), kv_heads: self.kv_heads, head_size: self.head_size }
+    }
+
+    /// Its heads.
+    pub(crate) fn head_shape(&self) -> HeadShape {
+        HeadShape { heads: self.heads, kv_heads: self.kv_heads, head_size: self.head_size }
     }
 
     /// What is wrong with sizes that contradict each other; nothing where they agree.

@@ -5,58 +5,118 @@ use super::Shared;
 use super::weights::SimulatedWeights;
 use crate::decoder::{DecoderBytes, DecoderFiles, stored_bytes};
 use crate::executors::decoder_model::{DecoderModel, SequenceRoom};
+use crate::executors::group::GroupWeights;
 use crate::executors::held_weights::HeldWeights;
-use crate::executors::native::NativeModel;
-use crate::executors::{Failure, FilledImage, LayerSplit, NewTokens, SequenceStep};
+use crate::executors::native::{Loading, NativeModel};
+use crate::executors::{Failure, FailureKind, LayerSplit, NewTokens, RankSums, SequenceStep};
 use crate::gpu::GpuError;
 use crate::packed::Tokens;
 use crate::spec::GenerateSpec;
 use magray_core::CpuPath;
 use magray_device::cpu::Cpu;
 use magray_device::cuda::InjectedFault;
-use magray_device::{KvFormat, Split, SplitError};
-use std::convert::Infallible;
+use magray_device::{DecoderDevice, Split};
 use std::sync::Arc;
 use std::time::Instant;
 
 pub(super) struct SimulatedDecoder {
-    device: Arc<Shared>,
+    /// One, or those of a group.
+    devices: Vec<Arc<Shared>>,
     model: Box<dyn NativeModel>,
 }
 
 impl SimulatedDecoder {
+    /// Also where the ranks of a group add up their parts.
     pub(super) fn new(
-        device: &Arc<Shared>,
+        devices: &[Arc<Shared>],
         spec: &GenerateSpec,
-        kv: KvFormat,
-        split: Option<LayerSplit>,
-        image: Option<FilledImage>,
-    ) -> Result<Self, Failure> {
-        let weights = SimulatedWeights::load(device, weight_bytes(spec, split)?, image)?;
+        Loading { kv, split, group, image, .. }: Loading<'_>,
+    ) -> Result<(Self, Option<RankSums>), Failure> {
+        let bytes = weight_bytes(spec, split)?;
+        let shares = group.map_or_else(|| vec![bytes], |group| group.shares(bytes));
+        let mut image = image;
+        let weights =
+            devices.iter().zip(&shares).map(|(device, share)| SimulatedWeights::load(device, *share, image.take()));
+        let mut weights = weights.collect::<Result<Vec<_>, _>>()?;
+        let held = weights.iter().map(SimulatedWeights::bytes).sum();
         let cpu = || Cpu::new(Some(CpuPath::Portable), Some(1)).map(Arc::new).map_err(Failure::of_model);
-        let (stand_in, room) = (cpu()?, SequenceRoom::of(spec, device.gpu.kv_bytes, kv));
-        let ops = stand_in.decoder();
-        let model: Box<dyn NativeModel> = match split {
-            None => {
-                let mut model = DecoderModel::load(&stand_in, ops, spec, room, |never| match never {}, Box::new(()))?;
-                model.hold(weights.bytes(), Box::new(weights));
-                Box::new(model)
+        let kv_bytes = devices.iter().map(|device| device.gpu.kv_bytes).sum();
+        let room = SequenceRoom::of(spec, kv_bytes, kv);
+        let counted = split.map(|split| split.kv_token_bytes).or(group.map(|group| group.kv_token_bytes));
+        let building =
+            Building { spec, room: SequenceRoom { token_bytes: counted.unwrap_or(room.token_bytes), ..room } };
+        let stand_in = cpu()?;
+        let mut sums = None;
+        let model: Box<dyn NativeModel> = match (group, split.map(|split| split.cpu_layers.get())) {
+            (None, cpu_layers) => {
+                let weights: Box<dyn HeldWeights> = Box::new(weights.remove(0));
+                building.beside_cpu(&stand_in, stand_in.decoder(), cpu_layers, cpu, (held, weights))?
             }
-            Some(LayerSplit { cpu_layers, kv_token_bytes, .. }) => {
-                let first: Arc<Cpu> = cpu()?;
-                let both = Arc::new(Split::new(Arc::clone(&first), stand_in, cpu_layers.get()));
-                let (ops, room) =
-                    (both.ops(first.decoder(), ops), SequenceRoom { token_bytes: kv_token_bytes, ..room });
-                let never = |error: SplitError<Infallible, Infallible>| match error {
-                    SplitError::First(never) | SplitError::Last(never) => match never {},
-                };
-                let mut model = DecoderModel::load(&both, ops, spec, room, never, Box::new(()))?;
-                model.hold(weights.bytes(), Box::new(weights));
-                Box::new(model)
+            (Some(group), cpu_layers) => {
+                let stages = Arc::new(group.over(vec![Arc::clone(&stand_in); devices.len()])?);
+                let ops = group.ops(&stages, devices.iter().map(|_| stand_in.decoder()).collect());
+                sums = RankSums::of(&ops);
+                building.beside_cpu(&stages, ops, cpu_layers, cpu, (held, Box::new(GroupWeights(weights))))?
             }
         };
-        Ok(Self { device: Arc::clone(device), model })
+        Ok((Self { devices: devices.to_vec(), model }, sums))
     }
+
+    /// Whether all devices still work; the first that does not is told.
+    fn check(&self) -> Result<(), Failure> {
+        let is_group = self.devices.len() > 1;
+        for (rank, device) in self.devices.iter().enumerate() {
+            if let Err(error) = device.check() {
+                let mut failure = Failure::from(error);
+                if is_group {
+                    failure.message = format!("GPU {rank} of the group: {}", failure.message);
+                }
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a model is made with.
+struct Building<'a> {
+    spec: &'a GenerateSpec,
+    room: SequenceRoom,
+}
+
+impl Building<'_> {
+    /// A model on a device, or its last layers there and the first on a CPU.
+    fn beside_cpu<D: DecoderDevice + Send + Sync + 'static>(
+        self,
+        device: &Arc<D>,
+        ops: D::Ops,
+        cpu_layers: Option<usize>,
+        cpu: impl Fn() -> Result<Arc<Cpu>, Failure>,
+        (bytes, weights): (u64, Box<dyn HeldWeights>),
+    ) -> Result<Box<dyn NativeModel>, Failure>
+    where
+        DecoderModel<D>: NativeModel + 'static,
+        DecoderModel<Split<Arc<Cpu>, Arc<D>>>: NativeModel + 'static,
+        D::Error: 'static,
+    {
+        let Self { spec, room } = self;
+        let Some(cpu_layers) = cpu_layers else {
+            let mut model = DecoderModel::load(device, ops, spec, room, |error| never(&error), Box::new(()))?;
+            model.hold(bytes, weights);
+            return Ok(Box::new(model));
+        };
+        let first: Arc<Cpu> = cpu()?;
+        let both = Arc::new(Split::new(Arc::clone(&first), Arc::clone(device), cpu_layers));
+        let ops = both.ops(first.decoder(), ops);
+        let mut model = DecoderModel::load(&both, ops, spec, room, |error| never(&error), Box::new(()))?;
+        model.hold(bytes, weights);
+        Ok(Box::new(model))
+    }
+}
+
+/// CPUs do not fail.
+fn never(error: &dyn std::error::Error) -> Failure {
+    Failure::new(FailureKind::Transient, "cpu", error.to_string())
 }
 
 /// What the layers that it has take, as they are stored.
@@ -78,9 +138,9 @@ impl NativeModel for SimulatedDecoder {
 
     fn advance(&mut self, steps: &[SequenceStep<'_>], new: &mut Vec<NewTokens>) -> Result<(), Failure> {
         let began = Instant::now();
-        self.device.check()?;
+        self.check()?;
         self.model.advance(steps, new)?;
-        self.device.take_time(steps.iter().map(|step| step.ids.len()).sum(), began);
+        self.devices[0].take_time(steps.iter().map(|step| step.ids.len()).sum(), began);
         Ok(())
     }
 
@@ -108,7 +168,8 @@ impl NativeModel for SimulatedDecoder {
         self.model.rest()
     }
 
+    /// Of a group it happens to one, which differs from worker to worker.
     fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
-        self.device.inject(fault)
+        self.devices[std::process::id() as usize % self.devices.len()].inject(fault)
     }
 }

@@ -35,8 +35,13 @@ fn to_worker() -> Vec<ToWorker<'static>> {
     let batch = Batch { batch: u64::MAX, slot: 1, model: 2, skip: 3, output: Output::Tokens, extent: EXTENT };
     let search = VectorSearch { query: vec![1.0; 3], rows: 9, most: 4, is_filtered: true, is_exact: false };
     let steps = [(1, 0, 0), (u64::MAX, 7, 3)];
-    let steps =
-        steps.map(|(sequence, from, new_tokens_max)| TurnStep { sequence, from, new_tokens_max, passes_max: 3 });
+    let steps = steps.map(|(sequence, from, new_tokens_max)| TurnStep {
+        sequence,
+        from,
+        new_tokens_max,
+        passes_max: 3,
+        goes_on: sequence % 2 == 0,
+    });
     let sampling =
         |constraint| Sampling { logprobs: Some(20), logit_bias: vec![(3, -0.5)], constraint, ..Sampling::default() };
     let choices = Constraint::Choices(vec!["a".to_owned(), "\u{e9}".to_owned()]);
@@ -108,6 +113,7 @@ fn to_supervisor() -> Vec<ToSupervisor<'static>> {
         origin,
         memory: STATS,
         provider: None,
+        sums: Some(RankSums::Host("a reason".to_owned())),
     };
     for origin in [Origin::Files, Origin::Image, Origin::Parked, Origin::Device] {
         let of = |precision| FromWorker::Loaded { model: 3, arrived: arrived(origin, precision) };

@@ -61,7 +61,7 @@ impl Grants {
         // A panic names the lines of its backtrace from the program's own file.
         grants.read.extend(std::env::current_exe());
         grants.devices.push("/dev/null".into());
-        if let ExecutorDevice::Cuda(device) = &spec.device {
+        for device in spec.device.cuda_devices() {
             grants.read.extend(loader_folders());
             grants.read.extend(device.folders().iter().cloned());
             grants.read.extend(device.kernel_archive().map(Path::to_owned));

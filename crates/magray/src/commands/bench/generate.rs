@@ -1,5 +1,5 @@
 //! `magray bench generate`: how fast this machine goes on with texts, through the engine and its queue as a server does it.
-//! Takes the likeliest token each time; prompts are made up, and no two begin alike.
+//! Takes the likeliest token each time; prompts are made up, and no two begin alike but where that is asked for.
 
 use std::{
     fs::File,
@@ -31,6 +31,7 @@ Examples:
   magray bench generate -m smollm2.gguf                        1 and 8 streams of 128 new tokens
   magray bench generate -m synthetic:llama-1b --streams 1,8,32 a published shape with random weights
   magray bench generate -m model.gguf --prompt-tokens 2000 --new-tokens 1 --json
+  magray bench generate -m model.gguf --prompt-tokens 1030 --known-tokens 1024 --new-tokens 1
 
 Each case is run once before it is timed. tokens/s counts new tokens of all streams \
 from the moment when the last one has its first token until one ends.";
@@ -61,6 +62,9 @@ pub(crate) struct BenchGenerateArgs {
     /// Write JSON of this schema: a file, or the schema itself. Tokens count while all answers go on
     #[arg(long, value_name = "FILE|TEXT")]
     json_schema: Option<String>,
+    /// Let all prompts begin with the same tokens, this many: the warm-up makes them known
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "prompt_file")]
+    known_tokens: u32,
     /// Let a prompt of this many tokens arrive among the streams when all of them have begun
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     long_prompt: Option<u32>,
@@ -88,7 +92,7 @@ struct Report {
     new_tokens: usize,
     /// `None` where streams were too short to have been side by side.
     tokens_per_s: Option<f64>,
-    /// Of all streams, the median: from the request to its first token.
+    /// From the request to its first token: the median of all streams, and of all rounds.
     first_token_ms: f64,
     /// From a token to the next one of its stream.
     gap_p50_ms: f64,
@@ -115,6 +119,9 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
     }
     let new = args.new_tokens as usize;
     let prompt = args.prompt_tokens.max(args.long_prompt.unwrap_or(0)) as usize;
+    if args.known_tokens >= args.prompt_tokens {
+        return Err(Failure::Usage("--known-tokens: a prompt has more tokens than are known of it".to_owned()));
+    }
     if prompt + new > spec.max_tokens {
         let most = spec.max_tokens;
         return Err(Failure::Usage(format!("{prompt} tokens and {new} new ones: this model has a context of {most}")));
@@ -146,7 +153,9 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
         }
         // Where streams have one token each, none has a rate.
         rounds.sort_by(|a, b| a.tokens_per_s().total_cmp(&b.tokens_per_s()).then(b.took().cmp(&a.took())));
-        let report = rounds[rounds.len() / 2].report(&name, args);
+        let firsts = sorted(rounds.iter().map(Run::first_token));
+        let first_token_ms = percentile(&firsts, 0.5);
+        let report = Report { first_token_ms, ..rounds[rounds.len() / 2].report(&name, args) };
         if args.json {
             let line = serde_json::to_string(&report).unwrap_or_else(|error| unreachable!("plain numbers: {error}"));
             output::print(&(line + "\n"))?;
@@ -161,7 +170,7 @@ pub(crate) fn run(args: &BenchGenerateArgs, context: &Context) -> Result<(), Fai
 }
 
 impl BenchGenerateArgs {
-    /// A prompt of made-up tokens; its seed makes it another one from its first token on.
+    /// A prompt of made-up tokens; its seed makes it another one from its first token on, or behind those that are known.
     fn prompt(&self, vocabulary: &Vocabulary, text: Option<&[u32]>, tokens: u32, seed: u32) -> Prompt {
         if let Some(text) = text {
             let from = seed as usize * TEXT_STEP % text.len();
@@ -169,8 +178,9 @@ impl BenchGenerateArgs {
             return Prompt { model: FIRST, ids, new_tokens_max: self.new_tokens, ..Prompt::default() };
         }
         let mut ids = synthetic::batch(1, Lengths::Equal(tokens as usize), vocabulary).remove(0);
-        for (at, id) in ids.iter_mut().enumerate() {
-            *id = (*id + seed.wrapping_mul(7919) + at as u32 % 13) % vocabulary.size as u32;
+        for (at, id) in (0..).zip(&mut ids) {
+            let seed = if at < self.known_tokens { 0 } else { seed };
+            *id = (*id + seed.wrapping_mul(7919) + at % 13) % vocabulary.size as u32;
         }
         Prompt { model: FIRST, ids, new_tokens_max: self.new_tokens, ..Prompt::default() }
     }
@@ -260,10 +270,15 @@ impl Run {
         self.tokens.iter().flatten().max().copied().unwrap_or_default()
     }
 
+    /// From the first request to the first token, the median of its streams.
+    fn first_token(&self) -> Duration {
+        let firsts = sorted(self.tokens.iter().filter_map(|times| times.first().copied()));
+        firsts.get(firsts.len() / 2).copied().unwrap_or_default()
+    }
+
     fn report(&self, model: &str, args: &BenchGenerateArgs) -> Report {
-        let firsts = self.tokens.iter().filter_map(|times| times.first().copied());
         let gaps = self.tokens.iter().flat_map(|times| times.windows(2).map(|pair| pair[1] - pair[0]));
-        let (firsts, gaps) = (sorted(firsts), sorted(gaps));
+        let gaps = sorted(gaps);
         Report {
             model: model.to_owned(),
             device: self.device.clone(),
@@ -271,7 +286,7 @@ impl Run {
             prompt_tokens: args.prompt_tokens as usize,
             new_tokens: args.new_tokens as usize,
             tokens_per_s: Some(self.tokens_per_s()).filter(|rate| *rate > 0.0),
-            first_token_ms: percentile(&firsts, 0.5),
+            first_token_ms: self.first_token().as_secs_f64() * 1e3,
             gap_p50_ms: percentile(&gaps, 0.5),
             gap_p99_ms: percentile(&gaps, 0.99),
             gap_max_ms: percentile(&gaps, 1.0),

@@ -5,7 +5,7 @@ use clap::Args;
 use magray_engine::{
     EncoderOptions, Reason, Verdict,
     engine::Outlook,
-    gpu::{ArchiveError, GpuOptions, GpuStatus, KernelSources, Sample, Survey},
+    gpu::{ArchiveError, GpuOptions, GpuPath, GpuStatus, KernelSources, Links, Peer, Sample, Survey},
     health::{Outage, utc_of},
 };
 use serde_json::{Value, json};
@@ -212,7 +212,7 @@ fn kernels_json(kernels: &KernelSources) -> Value {
     })
 }
 
-fn push_gpu(rows: &mut Rows, GpuStatus { info, sample, outage }: &GpuStatus) {
+fn push_gpu(rows: &mut Rows, GpuStatus { info, sample, links, outage }: &GpuStatus) {
     let (major, minor) = info.capability;
     push(rows, "", "");
     push(rows, &format!("cuda:{}", info.index), info.name.clone());
@@ -236,6 +236,45 @@ fn push_gpu(rows: &mut Rows, GpuStatus { info, sample, outage }: &GpuStatus) {
     }
     push(rows, "  UUID", info.uuid.clone());
     push(rows, "  bus", info.pci_bus_id.clone());
+    push_links(rows, links);
+}
+
+/// What is known of how a GPU is connected, and to which others.
+fn push_links(rows: &mut Rows, links: &Links) {
+    let pcie = links.pcie.map(|(generation, lanes)| format!("PCIe {generation} x {lanes}"));
+    let node = links.numa_node.map(|node| format!("NUMA node {node}"));
+    let nvlinks = links.nvlinks.map(|count| format!("{count} NVLinks up"));
+    let own: Vec<String> = [pcie, node, nvlinks].into_iter().flatten().collect();
+    if !own.is_empty() {
+        push(rows, "  links", own.join(", "));
+    }
+    for Peer { index, path, has_access, has_nvlink } in &links.peers {
+        let nvlink = has_nvlink.filter(|has_nvlink| *has_nvlink).map(|_| "NVLink");
+        let access = has_access.map(|has_access| match has_access {
+            true => "each reads the other's memory",
+            false => "neither reads the other's memory",
+        });
+        let way: Vec<&str> = [nvlink, path.map(GpuPath::name), access].into_iter().flatten().collect();
+        push(rows, &format!("  to cuda:{index}"), if way.is_empty() { "unknown".to_owned() } else { way.join(", ") });
+    }
+}
+
+fn links_json(links: &Links) -> Value {
+    let peer = |peer: &Peer| {
+        json!({
+            "device": format!("cuda:{}", peer.index),
+            "path": peer.path.map(GpuPath::name),
+            "has_access": peer.has_access,
+            "has_nvlink": peer.has_nvlink,
+        })
+    };
+    json!({
+        "pcie_generation": links.pcie.map(|(generation, _)| generation),
+        "pcie_lanes": links.pcie.map(|(_, lanes)| lanes),
+        "numa_node": links.numa_node,
+        "nvlinks": links.nvlinks,
+        "peers": links.peers.iter().map(peer).collect::<Vec<_>>(),
+    })
 }
 
 fn memory(total_bytes: u64, sample: &Sample) -> String {
@@ -278,7 +317,7 @@ fn throttle(sample: &Sample) -> String {
     }
 }
 
-fn gpu_json(GpuStatus { info, sample, outage }: &GpuStatus) -> Value {
+fn gpu_json(GpuStatus { info, sample, links, outage }: &GpuStatus) -> Value {
     let total = sample.memory_total_bytes.unwrap_or(info.memory_bytes);
     json!({
         "device": format!("cuda:{}", info.index),
@@ -303,6 +342,7 @@ fn gpu_json(GpuStatus { info, sample, outage }: &GpuStatus) -> Value {
         "ecc_uncorrected": sample.ecc_uncorrected,
         "recovery_action": sample.recovery_action,
         "lost": sample.lost,
+        "links": links_json(links),
         "out_of_service": outage.as_ref().map(outage_json),
     })
 }

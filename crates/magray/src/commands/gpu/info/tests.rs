@@ -4,7 +4,7 @@ use super::*;
 use expect_test::expect;
 use magray_engine::{
     DeviceChoice, DeviceName, Refusal, Scores,
-    gpu::{Declined, GpuInfo, Throttle},
+    gpu::{Declined, GpuInfo, GpuPath, Peer, Throttle},
 };
 
 fn hopper() -> GpuStatus {
@@ -36,7 +36,7 @@ fn hopper() -> GpuStatus {
         recovery_action: Some(0),
         ..Sample::default()
     };
-    GpuStatus { info, sample, outage: None }
+    GpuStatus { info, sample, links: Links::default(), outage: None }
 }
 
 fn report(gpus: Result<Vec<GpuStatus>, Declined>, verdict: Result<Verdict, Refusal>) -> Report {
@@ -194,4 +194,27 @@ fn where_kernels_come_from_is_told_in_order() {
         json["carried_passed_over"].as_str().is_some_and(|reason| reason.contains("install both together")),
         "{json}"
     );
+}
+
+#[test]
+fn links_are_told_where_they_are_known() {
+    let unknown = Peer { index: 2, path: None, has_access: None, has_nvlink: None };
+    let links = Links {
+        pcie: Some((5, 16)),
+        numa_node: Some(1),
+        nvlinks: Some(18),
+        peers: vec![
+            Peer { index: 1, path: Some(GpuPath::System), has_access: Some(true), has_nvlink: Some(true) },
+            unknown,
+        ],
+    };
+    let mut rows = Rows::new();
+    push_links(&mut rows, &links);
+    let told: Vec<String> = rows.iter().map(|row| format!("{}: {}", row[0].trim(), row[1])).collect();
+    let to_one = "to cuda:1: NVLink, between NUMA nodes, each reads the other's memory";
+    assert_eq!(told, ["links: PCIe 5 x 16, NUMA node 1, 18 NVLinks up", to_one, "to cuda:2: unknown"]);
+    let mut none = Rows::new();
+    push_links(&mut none, &Links::default());
+    assert!(none.is_empty());
+    assert_eq!(links_json(&links)["peers"][0]["path"], "between NUMA nodes");
 }

@@ -1,0 +1,350 @@
+//! Decides how several GPUs compute a model: each by itself, together in every layer, or one part of the layers after the other. What fits
+//! decides first, then the predicted time of a token; the choice comes with its reason.
+//! Asks no device: who calls it says what each may hold.
+
+use std::fmt;
+
+/// How work is to be divided between several GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// As few GPUs as a model fits, in the way that is predicted to be faster.
+    #[default]
+    Auto,
+    /// Each GPU computes whole texts by itself.
+    Data,
+    /// All GPUs share every layer.
+    Tensor,
+    /// Each GPU has some of the layers.
+    Pipeline,
+}
+
+/// What a model needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelNeeds {
+    /// Layers.
+    pub layers: usize,
+    /// Bytes of the largest.
+    pub layer_bytes: u64,
+    /// Bytes of the table of tokens, which is with the first layer.
+    pub table_bytes: u64,
+    /// Bytes of the head, which is with the last.
+    pub head_bytes: u64,
+    /// Heads of attention: more GPUs than that cannot share a layer.
+    pub heads: usize,
+}
+
+/// What there is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// By GPU: what weights may take.
+    pub gpu_bytes: Vec<u64>,
+    /// What weights may take of the host's memory, where the CPU may compute layers.
+    pub host_bytes: u64,
+    /// How fast things go.
+    pub speeds: Speeds,
+}
+
+/// What predictions are made with: for choosing between ways, not for promises.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speeds {
+    /// Bytes of weights that a GPU reads in a microsecond.
+    pub gpu_bytes_us: f64,
+    /// The same of the CPU.
+    pub host_bytes_us: f64,
+    /// Microseconds of adding up the rows of a token among GPUs, twice a layer.
+    pub exchange_us: f64,
+    /// Microseconds of handing the rows of a token from one stage to the next.
+    pub hop_us: f64,
+}
+
+impl Default for Speeds {
+    /// A GPU of the data centre, DDR5 memory, and rows that go through the host. The last two are estimates.
+    fn default() -> Self {
+        Self { gpu_bytes_us: 2e6, host_bytes_us: 5e4, exchange_us: 60.0, hop_us: 60.0 }
+    }
+}
+
+/// How a model is computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// GPUs that share each layer.
+    pub ranks: usize,
+    /// Layers of each stage; a stage has `ranks` GPUs.
+    pub stages: Vec<usize>,
+    /// First layers that the CPU computes, with the table.
+    pub cpu_layers: usize,
+    /// How many such groups there are; each has all of the model.
+    pub groups: usize,
+    /// Why.
+    pub reason: String,
+}
+
+impl Plan {
+    /// GPUs that a group has.
+    pub fn gpus(&self) -> usize {
+        self.ranks * self.stages.len()
+    }
+
+    /// Whether each GPU computes by itself.
+    pub fn is_alone(&self) -> bool {
+        self.gpus() == 1
+    }
+}
+
+/// Why a model cannot be computed as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// How a model is computed by the GPUs of a machine; there is at least one.
+pub fn plan(strategy: Strategy, needs: &ModelNeeds, machine: &Machine) -> Result<Plan, Refused> {
+    assert!(!machine.gpu_bytes.is_empty() && needs.layers > 0 && needs.heads > 0, "a GPU, and a model of layers");
+    let planning = Planning { needs, machine, count: machine.gpu_bytes.len() };
+    match strategy {
+        Strategy::Auto => planning.by_fit_and_speed(),
+        Strategy::Data => {
+            planning.alone("each GPU computes whole texts, as the settings say").ok_or_else(|| planning.misfit(1))
+        }
+        Strategy::Tensor => planning.shared(),
+        Strategy::Pipeline => planning.staged(),
+    }
+    .or_else(|refused| planning.with_cpu(strategy, refused))
+}
+
+struct Planning<'a> {
+    needs: &'a ModelNeeds,
+    machine: &'a Machine,
+    count: usize,
+}
+
+/// A way that fits.
+struct Way {
+    ranks: usize,
+    stages: Vec<usize>,
+    token_us: f64,
+}
+
+impl Planning<'_> {
+    fn whole(&self) -> u64 {
+        self.needs.whole()
+    }
+
+    fn least(&self) -> u64 {
+        self.machine.gpu_bytes.iter().copied().min().unwrap_or(0)
+    }
+
+    fn alone(&self, why: &str) -> Option<Plan> {
+        (self.whole() <= self.least()).then(|| Plan {
+            ranks: 1,
+            stages: vec![self.needs.layers],
+            cpu_layers: 0,
+            groups: self.count,
+            reason: format!("{} fit one GPU, which has room for {}: {why}", gb(self.whole()), gb(self.least())),
+        })
+    }
+
+    fn by_fit_and_speed(&self) -> Result<Plan, Refused> {
+        if let Some(plan) = self.alone("each computes whole texts, which is the most work in a second") {
+            return Ok(plan);
+        }
+        let fitting = (2..=self.count).find_map(|gpus| {
+            let mut ways: Vec<Way> = self.ways(gpus).collect();
+            ways.sort_by(|a, b| a.token_us.total_cmp(&b.token_us));
+            (!ways.is_empty()).then_some((gpus, ways))
+        });
+        let Some((gpus, mut ways)) = fitting else { return Err(self.misfit(self.count)) };
+        let other = ways.iter().find(|way| way.ranks != ways[0].ranks).map(|way| (way.name(), way.token_us));
+        let best = ways.swap_remove(0);
+        let beside = match other {
+            Some((name, us)) => {
+                format!("; {} is predicted to take {} a token, {name} {}", best.name(), ms(best.token_us), ms(us))
+            }
+            None => format!("; {} is the only way that fits", best.name()),
+        };
+        let (whole, least) = (gb(self.whole()), gb(self.least()));
+        let reason = format!("{whole} do not fit one GPU, which has room for {least}, and fit {gpus}{beside}");
+        Ok(Plan { ranks: best.ranks, stages: best.stages, cpu_layers: 0, groups: self.count / gpus, reason })
+    }
+
+    /// All ways for so many GPUs that fit.
+    fn ways(&self, gpus: usize) -> impl Iterator<Item = Way> {
+        let divides = (1..=gpus).filter(move |ranks| gpus.is_multiple_of(*ranks));
+        divides.filter_map(move |ranks| self.way(ranks, gpus / ranks))
+    }
+
+    /// Where each of the first groups of this size has room.
+    fn way(&self, ranks: usize, stages: usize) -> Option<Way> {
+        let (needs, gpus) = (self.needs, ranks * stages);
+        if ranks > needs.heads || stages > needs.layers {
+            return None;
+        }
+        let groups = self.machine.gpu_bytes.chunks_exact(gpus);
+        // One division for all groups: what the smallest has room for at each place.
+        let room = |stage: usize| {
+            let of = |group: &[u64]| group[stage * ranks..(stage + 1) * ranks].iter().copied().min().unwrap_or(0);
+            groups.clone().map(of).min().unwrap_or(0).saturating_mul(ranks as u64)
+        };
+        let rooms: Vec<u64> = (0..stages).map(room).collect();
+        let stages = needs.stages_within(&rooms, needs.layers)?;
+        Some(Way { ranks, token_us: self.token_us(ranks, stages.len()), stages })
+    }
+
+    /// A token of one sequence: all weights are read, by stages one after the other.
+    fn token_us(&self, ranks: usize, stages: usize) -> f64 {
+        let Speeds { gpu_bytes_us, exchange_us, hop_us, .. } = self.machine.speeds;
+        let exchanges = if ranks > 1 { 2.0 * self.needs.layers as f64 * exchange_us } else { 0.0 };
+        self.whole() as f64 / gpu_bytes_us / ranks as f64 + exchanges + (stages - 1) as f64 * hop_us
+    }
+
+    fn shared(&self) -> Result<Plan, Refused> {
+        let heads = self.needs.heads;
+        if self.count > heads {
+            return Err(Refused(format!(
+                "{} GPUs cannot share layers of {heads} heads: name at most {heads} in gpu.multi_gpu.device_ids",
+                self.count
+            )));
+        }
+        let way = self.way(self.count, 1).ok_or_else(|| self.misfit(self.count))?;
+        Ok(self.asked(way, "tensor"))
+    }
+
+    fn staged(&self) -> Result<Plan, Refused> {
+        let layers = self.needs.layers;
+        if self.count > layers {
+            return Err(Refused(format!(
+                "{layers} layers cannot be on {} GPUs: name at most {layers} in gpu.multi_gpu.device_ids",
+                self.count
+            )));
+        }
+        let way = self.way(1, self.count).ok_or_else(|| self.misfit(self.count))?;
+        Ok(self.asked(way, "pipeline"))
+    }
+
+    fn asked(&self, way: Way, strategy: &str) -> Plan {
+        let reason = format!("gpu.multi_gpu.strategy is {strategy}, and {} fit {} GPUs", gb(self.whole()), self.count);
+        Plan { ranks: way.ranks, stages: way.stages, cpu_layers: 0, groups: 1, reason }
+    }
+
+    fn misfit(&self, gpus: usize) -> Refused {
+        let all: u64 = self.machine.gpu_bytes.iter().take(gpus).sum();
+        let of = if gpus == 1 { "one GPU has".to_owned() } else { format!("{gpus} GPUs have") };
+        Refused(format!("the model needs {}, and {of} room for {}", gb(self.whole()), gb(all)))
+    }
+
+    /// The last layers on the GPUs, one stage each, and the first ones on the CPU.
+    fn with_cpu(&self, strategy: Strategy, refused: Refused) -> Result<Plan, Refused> {
+        // What cannot be shared as it was asked for is not a question of memory alone.
+        if matches!(strategy, Strategy::Tensor) && self.count > 1 {
+            return Err(refused);
+        }
+        let (needs, host) = (self.needs, self.machine.host_bytes);
+        // Each GPU has the same layers then.
+        let each = [self.least()];
+        let rooms = match strategy {
+            Strategy::Data => &each[..],
+            _ => &self.machine.gpu_bytes[..self.count.min(needs.layers)],
+        };
+        let Refused(why) = refused;
+        let Some((cpu_layers, stages, on_cpu)) = needs.beside_cpu(rooms) else {
+            return Err(Refused(format!("{why}, which is too little for one layer and the head")));
+        };
+        if on_cpu > host {
+            return Err(Refused(format!(
+                "{why}; {} of it would be left to the CPU, whose memory has room for {}",
+                gb(on_cpu),
+                gb(host)
+            )));
+        }
+        let groups = if stages.len() == 1 { self.count } else { 1 };
+        let reason = format!("{why}: the CPU computes the first {cpu_layers} of {} layers", needs.layers);
+        Ok(Plan { ranks: 1, stages, cpu_layers, groups, reason })
+    }
+}
+
+impl ModelNeeds {
+    /// All of it.
+    pub fn whole(&self) -> u64 {
+        self.table_bytes + self.head_bytes + self.layers as u64 * self.layer_bytes
+    }
+
+    /// Layers that the CPU computes first, with the table, and those of each stage behind them, where stages have this room: as few on the CPU
+    /// as can be. `None`: it has no place.
+    pub fn placed(&self, rooms: &[u64], host_bytes: u64) -> Option<(usize, Vec<usize>)> {
+        if let Some(stages) = self.stages_within(rooms, self.layers) {
+            return Some((0, stages));
+        }
+        let (cpu_layers, stages, on_cpu) = self.beside_cpu(rooms)?;
+        (on_cpu <= host_bytes).then_some((cpu_layers, stages))
+    }
+
+    /// The same where some layers must be on the CPU, and the bytes that are left to it.
+    fn beside_cpu(&self, rooms: &[u64]) -> Option<(usize, Vec<usize>, u64)> {
+        // The table is on the CPU then.
+        let without_table = Self { table_bytes: 0, ..*self };
+        (1..self.layers).find_map(|cpu_layers| {
+            let stages = without_table.stages_within(rooms, self.layers - cpu_layers)?;
+            Some((cpu_layers, stages, self.table_bytes + cpu_layers as u64 * self.layer_bytes))
+        })
+    }
+
+    /// How many of the last `layers` each stage has, in proportion to its room; `None` where they do not fit or a stage has none.
+    fn stages_within(&self, rooms: &[u64], layers: usize) -> Option<Vec<usize>> {
+        let last = rooms.len().checked_sub(1)?;
+        let ends = |stage: usize| {
+            let table = if stage == 0 { self.table_bytes } else { 0 };
+            table + if stage == last { self.head_bytes } else { 0 }
+        };
+        let layer = self.layer_bytes.max(1);
+        let most: Vec<usize> =
+            rooms.iter().enumerate().map(|(at, room)| (room.saturating_sub(ends(at)) / layer) as usize).collect();
+        let all: usize = most.iter().sum();
+        if all < layers || rooms.len() > layers || most.contains(&0) {
+            return None;
+        }
+        let mut stages: Vec<usize> = most.iter().map(|most| (most * layers / all).clamp(1, *most)).collect();
+        // Rounding left some out, or the least of one put some in.
+        while stages.iter().sum::<usize>() != layers {
+            let has_more = stages.iter().sum::<usize>() < layers;
+            let free = |at: &usize| most[*at] - stages[*at];
+            let at = if has_more {
+                (0..stages.len()).max_by_key(free)?
+            } else {
+                (0..stages.len()).filter(|at| stages[*at] > 1).min_by_key(free)?
+            };
+            if has_more {
+                stages[at] += 1;
+            } else {
+                stages[at] -= 1;
+            }
+        }
+        Some(stages)
+    }
+}
+
+impl Way {
+    fn name(&self) -> String {
+        match (self.ranks, self.stages.len()) {
+            (1, stages) => format!("layers in {stages} stages"),
+            (ranks, 1) => format!("sharing each layer among {ranks}"),
+            (ranks, stages) => format!("{stages} stages of {ranks} that share each layer"),
+        }
+    }
+}
+
+fn gb(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
+}
+
+fn ms(us: f64) -> String {
+    format!("{:.1} ms", us / 1e3)
+}
+
+#[cfg(test)]
+mod tests;

@@ -42,6 +42,41 @@ pub struct HealthSample {
     pub lost: bool,
 }
 
+impl HealthSample {
+    /// Of two GPUs that compute together: of each reading the one that says worse, and the sum of what is counted or consumed.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        fn of<T>(one: Option<T>, other: Option<T>, both: fn(T, T) -> T) -> Option<T> {
+            match (one, other) {
+                (Some(one), Some(other)) => Some(both(one, other)),
+                (one, other) => one.or(other),
+            }
+        }
+        fn sum<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
+            of(one, other, |one, other| one + other)
+        }
+        let throttle = |one: ThrottleReasons, other: ThrottleReasons| ThrottleReasons(one.0 | other.0);
+        Self {
+            temperature_celsius: of(self.temperature_celsius, other.temperature_celsius, u32::max),
+            slowdown_celsius: of(self.slowdown_celsius, other.slowdown_celsius, u32::min),
+            shutdown_celsius: of(self.shutdown_celsius, other.shutdown_celsius, u32::min),
+            throttle: of(self.throttle, other.throttle, throttle),
+            thermal_violation_ns: sum(self.thermal_violation_ns, other.thermal_violation_ns),
+            slowdown_ns: sum(self.slowdown_ns, other.slowdown_ns),
+            power_violation_ns: sum(self.power_violation_ns, other.power_violation_ns),
+            ecc_uncorrected: sum(self.ecc_uncorrected, other.ecc_uncorrected),
+            xids: [self.xids, other.xids].concat(),
+            recovery_action: of(self.recovery_action, other.recovery_action, u32::max),
+            memory_used_bytes: sum(self.memory_used_bytes, other.memory_used_bytes),
+            memory_total_bytes: sum(self.memory_total_bytes, other.memory_total_bytes),
+            power_milliwatts: sum(self.power_milliwatts, other.power_milliwatts),
+            power_limit_milliwatts: sum(self.power_limit_milliwatts, other.power_limit_milliwatts),
+            utilisation_percent: of(self.utilisation_percent, other.utilisation_percent, u32::max),
+            lost: self.lost || other.lost,
+        }
+    }
+}
+
 /// Reasons for a lower clock, as the driver's bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ThrottleReasons(pub u64);

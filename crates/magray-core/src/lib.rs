@@ -1,4 +1,4 @@
-//! Decides: shapes, precisions, devices, how texts are packed into chunks.
+//! Decides: what is computed together and where, who has memory, what follows from failures; also shapes, precisions and chunks.
 //! Never does IO, reads no clock, starts no thread.
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod pool;
 mod pooling;
 mod precision;
 pub mod schedule;
+pub mod several_gpus;
 mod shape;
 mod split_mix;
 

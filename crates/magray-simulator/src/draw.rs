@@ -71,6 +71,7 @@ impl Scenario {
             .with_callers(seed, span)
             .with_full_memory(seed, trouble_span)
             .with_slowness(seed, span)
+            .with_groups(seed)
     }
 
     /// In most worlds several callers share the devices, in some of them batches are short. A chance of its own decides, as
@@ -105,6 +106,19 @@ impl Scenario {
                 let used = if sample < 45 { chance.whole(900, 1000) } else { 500 };
                 let at = Moment::START + span.mul_f64(f64::from(sample) / 60.0);
                 self.interventions.push((at, Intervention::MemoryUse(device, used)));
+            }
+        }
+        self
+    }
+
+    /// In some worlds devices are groups of GPUs. A chance of its own decides, as above.
+    fn with_groups(mut self, seed: u64) -> Self {
+        const OWN: u64 = 0x4752_4f55;
+        let mut chance = Chance::new(seed ^ OWN);
+        // A GPU that is slow for a while has a story of its own.
+        if self.slowed.is_none() && chance.is(0.4) {
+            for device in self.devices.iter_mut().filter(|device| device.spec.location == Location::Worker) {
+                device.ranks = if chance.is(0.6) { chance.whole(2, 4) as usize } else { 1 };
             }
         }
         self
@@ -299,6 +313,7 @@ fn draw_device(is_cpu: bool, fastest: Cost, models: &[Model], chance: &mut Chanc
         cost: fastest.slower(times),
         start: Duration::from_secs_f64(chance.magnitude(0.001, 0.4)),
         loads: Loads::QUICK,
+        ranks: 1,
     }
 }
 
@@ -485,14 +500,12 @@ fn draw_recovery(chance: &mut Chance) -> Recovery {
     let seconds = |low: f64, high: f64, chance: &mut Chance| Duration::from_secs_f64(chance.magnitude(low, high));
     let retries_max = chance.whole(0, 5) as u32;
     let probe_after = seconds(0.005, 0.5, chance);
-    let (overdue_factor, overdue_least) = (chance.magnitude(3.0, 50.0), seconds(0.05, 1.0, chance));
-    // Heartbeats come every fifth of a second: less than two of them would kill the living.
-    let silence_max = seconds(0.5, 1.5, chance);
     Recovery {
-        overdue_factor,
-        overdue_least,
-        silence_max,
-        late_silence_max: silence_max.mul_f64(0.7).max(Duration::from_millis(450)),
+        overdue_factor: chance.magnitude(3.0, 50.0),
+        overdue_least: seconds(0.05, 1.0, chance),
+        // Heartbeats come every fifth of a second: less than two of them would kill the living.
+        silence_max: seconds(0.5, 1.5, chance),
+        late_silence_max: seconds(0.45, 1.0, chance),
         start_max: seconds(0.6, 60.0, chance),
         retries_max,
         temporary_max: retries_max + chance.whole(0, 5) as u32,

@@ -109,6 +109,8 @@ pub(crate) struct Device {
     pub(crate) start: Duration,
     /// How weights come and go.
     pub(crate) loads: Loads,
+    /// GPUs that are one device: each has a part of every batch and of all weights, and what happens to one happens to the device.
+    pub(crate) ranks: usize,
 }
 
 impl Device {
@@ -124,7 +126,7 @@ impl Device {
             memory: Budget::UNBOUNDED,
             is_reserved: false,
         };
-        Self { spec, cost, start: Duration::from_millis(1), loads: Loads::QUICK }
+        Self { spec, cost, start: Duration::from_millis(1), loads: Loads::QUICK, ranks: 1 }
     }
 }
 

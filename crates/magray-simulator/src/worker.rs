@@ -121,8 +121,19 @@ impl Executor {
         std::mem::take(&mut self.jobs)
     }
 
-    /// What happens to the first job, and how long that takes.
+    /// What happens to the first job, and how long that takes: of a group, to the parts that its ranks have.
     pub(crate) fn outcome(
+        &self,
+        job: &Job,
+        faults: &ActiveFaults<'_>,
+        noise: f64,
+        chance: &mut Chance,
+    ) -> (JobOutcome, Duration) {
+        let first = self.outcome_of_rank(job, faults, noise, chance);
+        (1..self.device.ranks).fold(first, |group, _| together(group, self.outcome_of_rank(job, faults, noise, chance)))
+    }
+
+    fn outcome_of_rank(
         &self,
         job: &Job,
         faults: &ActiveFaults<'_>,
@@ -158,6 +169,30 @@ impl Executor {
     }
 }
 
+/// A batch of a group is done when all ranks are. The first that fails or dies ends it for all; the others wait for one that hangs.
+fn together(one: (JobOutcome, Duration), other: (JobOutcome, Duration)) -> (JobOutcome, Duration) {
+    let is_silent = |outcome: JobOutcome| matches!(outcome, JobOutcome::Hang { .. });
+    match (one.0, other.0) {
+        (JobOutcome::Finish, JobOutcome::Finish) => (JobOutcome::Finish, one.1.max(other.1)),
+        (JobOutcome::Finish, _) => other,
+        (_, JobOutcome::Finish) => one,
+        (first, second) if is_silent(first) != is_silent(second) => {
+            if is_silent(first) {
+                other
+            } else {
+                one
+            }
+        }
+        _ => {
+            if one.1 <= other.1 {
+                one
+            } else {
+                other
+            }
+        }
+    }
+}
+
 fn of_poison(effect: Effect) -> JobOutcome {
     match effect {
         Effect::Crash => JobOutcome::Crash,
@@ -188,5 +223,27 @@ fn of_trouble(kind: Kind, job: &Job, chance: &mut Chance) -> Option<JobOutcome> 
         | Kind::Restless
         | Kind::NoStart { .. }
         | Kind::Ruled { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_to_one_rank_happens_to_the_group() {
+        let at = |ms| Duration::from_millis(ms);
+        let hang = JobOutcome::Hang { is_silent: false };
+        let fail = JobOutcome::Fail(Failure::Sticky);
+        let done = (JobOutcome::Finish, at(5));
+        assert_eq!(together(done, (JobOutcome::Finish, at(7))), (JobOutcome::Finish, at(7)));
+        for (one, other, ends) in [
+            (done, (hang, at(1)), (hang, at(1))),
+            ((fail, at(9)), done, (fail, at(9))),
+            ((hang, at(1)), (fail, at(9)), (fail, at(9))),
+            ((JobOutcome::Crash, at(3)), (fail, at(2)), (fail, at(2))),
+        ] {
+            assert_eq!((together(one, other), together(other, one)), (ends, ends));
+        }
     }
 }

@@ -7,7 +7,7 @@ use magray_simulator::{Rule, try_sabotaged, try_seed};
 const SEEDS: u64 = 4_000;
 
 /// What to break, and the rule that must notice.
-const CASES: [(Sabotage, Rule); 55] = [
+const CASES: [(Sabotage, Rule); 57] = [
     (Sabotage::ForgetReplay, Rule::AllAnswered),
     (Sabotage::AnswerTwice, Rule::AnsweredOnce),
     (Sabotage::AnswerCancelled, Rule::AnsweredOnce),
@@ -42,6 +42,8 @@ const CASES: [(Sabotage, Rule); 55] = [
     (Sabotage::IgnoreReport, Rule::Accounts),
     (Sabotage::PushPinned, Rule::Pinned),
     (Sabotage::PushAtOnce, Rule::TakesTurns),
+    (Sabotage::ComeBackFirst, Rule::GivesWay),
+    (Sabotage::EvictForNothing, Rule::MovesForUse),
     (Sabotage::IgnoreIdle, Rule::Idles),
     (Sabotage::NeverRest, Rule::Rests),
     (Sabotage::LetRest, Rule::Rests),

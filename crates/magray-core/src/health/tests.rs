@@ -273,3 +273,23 @@ proptest! {
         prop_assert_eq!(judge.judge(&well, now), Condition::Fine);
     }
 }
+
+#[test]
+fn gpus_of_a_group_are_as_well_as_the_one_that_is_worst() {
+    let one = HealthSample { temperature_celsius: Some(50), xids: vec![1], ..HealthSample::default() };
+    let other = HealthSample {
+        temperature_celsius: Some(80),
+        slowdown_celsius: Some(90),
+        throttle: Some(ThrottleReasons(8)),
+        memory_used_bytes: Some(7),
+        xids: vec![2],
+        lost: true,
+        ..HealthSample::default()
+    };
+    for both in [one.clone().with(other.clone()), other.clone().with(one.clone())] {
+        assert_eq!((both.temperature_celsius, both.slowdown_celsius), (Some(80), Some(90)));
+        assert_eq!((both.throttle, both.memory_used_bytes, both.lost), (Some(ThrottleReasons(8)), Some(7), true));
+        assert_eq!(both.xids.len(), 2);
+    }
+    assert_eq!(one.clone().with(HealthSample::default()), one);
+}

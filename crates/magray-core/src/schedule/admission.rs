@@ -7,9 +7,9 @@ use super::device::Device;
 use super::device_set::DeviceSet;
 use super::jobs::total;
 use super::outlook::Outlook;
-use super::promises::{Asking, Promised, Promises};
+use super::promises::{Asking, Promised, Promises, Wait};
 use super::sabotage::sabotaged;
-use super::{Allowed, Fallback, ModelId, Moment, Priority, Refused, Request, Sequence, Sketch};
+use super::{Allowed, Coming, Fallback, ModelId, Moment, Priority, Refused, Request, Sequence, Sketch};
 use crate::moment::{from_micros, micros};
 use std::time::Duration;
 
@@ -24,8 +24,11 @@ const SPARED_PART: u64 = 4;
 
 /// Of every bound, all but one part in this may be kept for those who were promised room.
 const UNKEPT_PART: u64 = 4;
-/// One that comes when it was told to may wait longer by one part in this: a prediction is not exact.
+/// One that comes when it was told to may wait longer by one part in this: a prediction is not exact. It may also have this part of
+/// what its caller leaves to others.
 const LATE_PART: u64 = 4;
+/// One that waits for requests that generate is told to come sooner by one part in this: a place that is free before it comes is lost.
+const SOONER_PART: u32 = 8;
 
 /// Up to one part in this of every bound is taken without a look at the rest.
 const FREE_PART: u64 = 8;
@@ -35,13 +38,13 @@ const LOW_PART: u64 = 2;
 
 /// What is to be taken.
 #[derive(Clone, Copy, Debug)]
-struct Newcomer {
+struct Incoming {
     asking: Asking,
     may: DeviceSet,
-    /// Others that were told to come and are not here yet, and their tokens.
-    coming: (u64, u64),
+    /// Others that were told to come and are not here yet.
+    coming: Coming,
     priority: Priority,
-    /// The model of one that generates.
+    /// The model of one that generates, once it is read.
     generates: Option<ModelId>,
 }
 
@@ -64,14 +67,16 @@ impl Admission {
         if self.is_draining {
             return Err(Refused::Draining);
         }
-        let tokens = request.tokens.min(of.cx.options.limits.tokens_max);
+        let Sketch { caller, mark, priority, coming, .. } = *request;
+        // Guesses are no more than is ever taken.
+        let most = of.cx.options.limits.tokens_max;
+        let tokens = request.tokens.min(most);
+        let new_tokens = request.new_tokens.min(most - tokens);
         let may = devices_for(of, request.allowed);
-        let coming = (request.coming, request.coming_tokens);
-        let asking = Asking { caller: request.caller, tokens, mark: Some(request.mark) };
-        let newcomer = Newcomer { asking, may, coming, priority: request.priority, generates: None };
-        self.check_room(of, newcomer, now)?;
+        let asking = Asking { caller, tokens, new_tokens, mark, is_read: false };
+        self.check_room(of, Incoming { asking, may, coming, priority, generates: None }, now)?;
         if request.is_here {
-            self.promises.note_back(asking);
+            self.promises.note_back(asking, now);
         }
         Ok(time_for(of, may, as_f64(of.requests.jobs().left().all)).unwrap_or_default())
     }
@@ -110,114 +115,165 @@ impl Admission {
         if !of.is_reachable(may, model) {
             return Err(Refused::NoDevice(of.reason_of(may, model)));
         }
-        let asking = Asking { caller: request.caller, tokens, mark: None };
-        let generates = request.sequences.iter().any(Sequence::is_generated).then_some(model);
-        let newcomer = Newcomer { asking, may, coming: (0, 0), priority: request.priority, generates };
-        self.check_room(of, newcomer, of.cx.now)?;
-        self.promises.note_taken(asking);
+        let new_tokens = request.sequences.iter().map(|one| u64::from(one.new_tokens_max)).sum();
+        let (caller, tokens) = (request.caller, tokens - new_tokens);
+        let asking = Asking { caller, tokens, new_tokens, mark: None, is_read: true };
+        let generates = (new_tokens > 0).then_some(model);
+        let incoming = Incoming { asking, may, coming: Coming::default(), priority: request.priority, generates };
+        self.check_room(of, incoming, of.cx.now)?;
+        self.promises.note_taken(asking, of.cx.now);
         Ok(may)
     }
 
     /// Refuses what the bounds do not allow, and promises it room.
-    fn check_room(&mut self, of: Outlook<'_>, newcomer: Newcomer, now: Moment) -> Result<(), Refused> {
+    fn check_room(&mut self, of: Outlook<'_>, incoming: Incoming, now: Moment) -> Result<(), Refused> {
         self.promises.forget_late(now);
-        let promised = match newcomer.priority {
+        let promised = match incoming.priority {
             Priority::High => Promised::default(),
-            Priority::Normal | Priority::Low => self.promises.before(newcomer.asking),
+            Priority::Normal | Priority::Low => self.promises.before(incoming.asking, now),
         };
-        // Some room is never kept, so that devices do not run dry where those who were promised it do not come.
-        let kept = |room: u64| promised.tokens.min(room - room / UNKEPT_PART);
-        let may_be_late = self.promises.is_due(newcomer.asking, now);
-        if excess(of, newcomer, kept, may_be_late).most() == 0 || sabotaged!(of.cx, IgnoreLimits) {
+        let may_be_late = self.promises.is_due(incoming.asking, now);
+        let kept = Kept { promised, is_bounded: true };
+        let excess = excess(of, incoming, kept, may_be_late);
+        if excess.is_none() || sabotaged!(of.cx, IgnoreLimits) {
             return Ok(());
         }
-        let wait = retry_after(of, newcomer, promised);
-        let retry_after = match newcomer.priority {
+        let (wait, is_for_time) = (retry_after(of, incoming, promised), excess.by_time > 0);
+        let retry_after = match incoming.priority {
             Priority::Low => wait,
-            Priority::Normal | Priority::High => self.promises.make(newcomer.asking, wait, now),
+            Priority::Normal | Priority::High => self.promises.make(incoming.asking, Wait { wait, is_for_time }, now),
         };
-        Err(Refused::Full { retry_after: retry_after.max(RETRY_LEAST) })
+        Err(Refused::Full { retry_after })
     }
 }
 
-/// Tokens by which a request is beyond each bound.
+/// Room that is kept for those who were promised it.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    promised: Promised,
+    /// Some room is never kept, so that devices do not run dry where those who were promised it do not come.
+    is_bounded: bool,
+}
+
+impl Kept {
+    fn of(self, promised: u64, room: u64) -> u64 {
+        if self.is_bounded { promised.min(room - room / UNKEPT_PART) } else { promised }
+    }
+
+    /// Of the tokens that may be held, where `others` are held by those that are not alike: of what generates and what does not,
+    /// neither is promised so much that nothing is left for the other.
+    fn of_tokens(self, room: u64, others: u64) -> u64 {
+        let for_others = (room - room / SPARED_PART).saturating_sub(others).min(self.promised.room_others);
+        self.of(self.promised.room_alike, room).saturating_add(for_others)
+    }
+}
+
+/// By how much a request is beyond each bound.
 #[derive(Clone, Copy, Debug)]
 struct Excess {
-    /// These must be computed before there is room.
+    /// These tokens must be given back before there is room.
     by_size: u64,
-    /// By these there is too much ahead of it.
+    /// These must be given back by requests that generate.
+    by_streams: u64,
+    /// By these tokens there is too much ahead of it.
     by_time: u64,
+    /// Microseconds that it would wait too long for space for its state.
+    space_us: f64,
 }
 
 impl Excess {
-    fn most(self) -> u64 {
-        self.by_size.max(self.by_time)
+    fn is_none(self) -> bool {
+        self.by_size == 0 && self.by_streams == 0 && self.by_time == 0 && self.space_us <= 0.0
     }
 }
 
-/// By how much a request is beyond the bounds, where `kept` of a room is kept from it.
-fn excess(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64, may_be_late: bool) -> Excess {
-    let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority, .. } = newcomer;
+/// By how much a request is beyond the bounds, where some of their room is kept from it.
+fn excess(of: Outlook<'_>, incoming: Incoming, kept: Kept, may_be_late: bool) -> Excess {
+    let Incoming { asking, may, coming, priority, .. } = incoming;
     let limits = of.cx.options.limits;
     let part = if priority == Priority::Low { LOW_PART } else { 1 };
-    let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
-    let requests_max = room_for(limits.requests_max as u64, own.requests as u64, 1).div_ceil(part);
+    let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(asking.caller));
+    let requests_max = room_for(limits.requests_max as u64, own.requests as u64, 1, false).div_ceil(part);
     let requests = (jobs.len() as u64 + 1).saturating_sub(requests_max);
     // Some of the requests must end first, each of the mean size.
     let by_requests = requests.saturating_mul((jobs.tokens() / (jobs.len() as u64).max(1)).max(1));
-    let others = jobs.tokens().saturating_add(coming.1);
-    let tokens_max = room_for(limits.tokens_max, own.tokens, tokens);
-    let held = others.saturating_add(tokens).saturating_add(kept(limits.tokens_max));
-    let by_tokens = held.saturating_sub(tokens_max).max(others.saturating_sub(limits.tokens_max / part));
-    let (ahead, _) = ahead(of, newcomer);
+    let held = jobs.tokens().saturating_add(coming.tokens).saturating_add(coming.new_tokens);
+    let tokens_max = room_for(limits.tokens_max, own.tokens, asking.room(), may_be_late);
+    let (by_tokens, by_streams) = excess_of_tokens(of, incoming, kept, tokens_max);
+    let by_tokens = by_tokens.max(held.saturating_sub(limits.tokens_max / part));
+    let (ahead, _) = ahead(of, incoming);
     let by_time = match limits.wait_max.filter(|_| ahead > 0 && !may.is_empty() && !sabotaged!(of.cx, IgnoreWait)) {
         Some(wait_max) => {
-            let wait_max = if may_be_late { wait_max + wait_max / LATE_PART as u32 } else { wait_max };
-            let most = tokens_within(of, wait_max, may) / part;
-            (ahead.saturating_add(kept(most)) + 1).saturating_sub(most)
+            let most = tokens_within(of, late(wait_max, may_be_late), may) / part;
+            (ahead.saturating_add(kept.of(kept.promised.tokens, most)) + 1).saturating_sub(most)
         }
         None => 0,
     };
-    let by_space = excess_of_space(of, newcomer, kept);
-    Excess { by_size: by_requests.max(by_tokens).max(by_space), by_time }
+    let space_us = excess_of_space_us(of, incoming, kept, may_be_late);
+    Excess { by_size: by_requests.max(by_tokens), by_streams, by_time, space_us }
+}
+
+/// Tokens by which a request is beyond this room for all of them, and beyond the part of it that is for requests that generate: those
+/// hold their room for long, so they leave a part to the others.
+fn excess_of_tokens(of: Outlook<'_>, incoming: Incoming, kept: Kept, most: u64) -> (u64, u64) {
+    let Incoming { asking, coming, .. } = incoming;
+    let streams = of.requests.streams().room();
+    let in_one_step = of.requests.jobs().tokens().saturating_sub(streams);
+    let (alike, others) = if asking.is_generated() { (streams, in_one_step) } else { (in_one_step, streams) };
+    // Of those that come it is not said which generate.
+    let come = coming.tokens.saturating_add(coming.new_tokens);
+    let wanted = alike.saturating_add(asking.room()).saturating_add(come);
+    let of_all = wanted.saturating_add(others).saturating_add(kept.of_tokens(most, others));
+    let beyond_all = of_all.saturating_sub(most);
+    if !asking.is_generated() {
+        return (beyond_all, 0);
+    }
+    // The only one may have any size.
+    let for_streams = (most - most / SPARED_PART).max(asking.room());
+    let of_streams = wanted.saturating_add(kept.of(kept.promised.room_alike, for_streams));
+    (beyond_all, of_streams.saturating_sub(for_streams))
 }
 
 /// The part of a bound for a caller that holds `own` of it and wants `more`: all of it where that is little.
-fn room_for(most: u64, own: u64, more: u64) -> u64 {
+fn room_for(most: u64, own: u64, more: u64, may_be_late: bool) -> u64 {
     let is_large = most >= LARGE_PART && own > 0 && own.saturating_add(more) > most / LARGE_PART;
-    if is_large { most - most / SPARED_PART } else { most }
+    let spared = if is_large { most / SPARED_PART } else { 0 };
+    most - spared + if may_be_late { spared / LATE_PART } else { 0 }
+}
+
+/// How long a request may wait.
+fn late(wait_max: Duration, may_be_late: bool) -> Duration {
+    if may_be_late { wait_max + wait_max / LATE_PART as u32 } else { wait_max }
 }
 
 /// Tokens that are computed before the last of a request, beside its own; and those of them all that wait. Its caller's other
 /// requests have a part of that caller's time each, and other callers a part of all: none gets more than it needs, or than the
 /// request itself gets.
-fn ahead(of: Outlook<'_>, newcomer: Newcomer) -> (u64, u64) {
-    let Newcomer { asking: Asking { caller, tokens, .. }, may, coming, priority, .. } = newcomer;
+fn ahead(of: Outlook<'_>, incoming: Incoming) -> (u64, u64) {
+    let Incoming { asking: Asking { caller, tokens, .. }, may, coming, priority, .. } = incoming;
     let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(caller));
     let (left, coming) = match priority {
         // It overtakes all others.
-        Priority::High => (jobs.left().high, (0, 0)),
+        Priority::High => (jobs.left().high, Coming::default()),
         _ if may.and(of.devices.in_workers()).is_empty() => (jobs.left().cpu, coming),
         _ => (jobs.left().all, coming),
     };
     let own_left = own.left.min(left);
     let own_ahead = own_left.min((own.requests as u64).saturating_mul(tokens));
-    let others = (left - own_left).saturating_add(coming.1);
-    let callers = (jobs.callers() - usize::from(own.requests > 0)) as u64 + coming.0;
+    let others = (left - own_left).saturating_add(coming.tokens);
+    let callers = (jobs.callers() - usize::from(own.requests > 0)) as u64 + coming.requests;
     let ahead = own_ahead.saturating_add(others.min(callers.saturating_mul(own_ahead.saturating_add(tokens))));
-    (ahead, left.saturating_add(coming.1))
+    (ahead, left.saturating_add(coming.tokens))
 }
 
-/// Tokens by which requests that generate are beyond what devices have space for, and beyond what ends in the time that one of
-/// them may wait for space.
-fn excess_of_space(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u64) -> u64 {
-    let Newcomer { asking, may, generates: Some(model), priority, .. } = newcomer else { return 0 };
+/// Microseconds that a request which generates would wait for space for its state beyond the time that it may.
+fn excess_of_space_us(of: Outlook<'_>, incoming: Incoming, kept: Kept, may_be_late: bool) -> f64 {
+    let Incoming { asking, may, generates: Some(model), priority, .. } = incoming else { return 0.0 };
     // It takes the space of others.
-    if priority == Priority::High {
-        return 0;
+    if priority == Priority::High || sabotaged!(of.cx, IgnoreWait) {
+        return 0.0;
     }
-    let (Some(wait_max), streams) = (of.cx.options.limits.wait_max, of.requests.streams()) else { return 0 };
-    let Some(room_per_us) = streams.room_per_us().filter(|_| !sabotaged!(of.cx, IgnoreWait)) else { return 0 };
+    let (Some(wait_max), streams) = (of.cx.options.limits.wait_max, of.requests.streams()) else { return 0.0 };
     let token_bytes = |id: ModelId| as_f64(of.model(id).plan.kv_token_bytes);
     // In bytes of the whole state of tokens: where a device keeps a part of it, more of them have space.
     let kept_part = |id| token_bytes(model) / as_f64(of.step_bounds(id, model).token_bytes).max(1.0);
@@ -226,17 +282,16 @@ fn excess_of_space(of: Outlook<'_>, newcomer: Newcomer, kept: impl Fn(u64) -> u6
     let models = of.residency.models().map(|(id, _)| (id, of.requests.jobs().of(id).generated_tokens));
     let taken: f64 = models.map(|(id, tokens)| as_f64(tokens) * token_bytes(id)).sum();
     if taken == 0.0 || space == 0.0 {
-        return 0;
+        return 0.0;
     }
     // In tokens of this model, of which each request uses a part.
     let in_tokens = |bytes: f64| bytes / token_bytes(model).max(1.0);
     let has = in_tokens(space) / streams.used_part();
-    let before = as_f64(kept(as_count(has)));
-    if in_tokens(taken) + as_f64(asking.tokens) + before <= has {
-        return 0;
+    let before = as_f64(kept.of(kept.promised.room_alike, as_count(has)));
+    if in_tokens(taken) + as_f64(asking.room()) + before <= has {
+        return 0.0;
     }
-    let late_us = (streams.wait_for_space_us(has, before) - micros(wait_max)).max(0.0);
-    as_count((late_us * room_per_us).ceil())
+    streams.wait_for_space_us(has, before) - micros(late(wait_max, may_be_late))
 }
 
 /// Those of the devices that can keep the state of each sequence to its end.
@@ -266,21 +321,44 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
 }
 
 /// When there should be room for a request: after those that were promised room before it.
-fn retry_after(of: Outlook<'_>, newcomer: Newcomer, promised: Promised) -> Duration {
-    let size = newcomer.asking.tokens;
-    let by_size = excess(of, newcomer, |_| promised.tokens, false).by_size;
+fn retry_after(of: Outlook<'_>, incoming: Incoming, promised: Promised) -> Duration {
+    let Excess { by_size, by_streams, space_us, .. } =
+        excess(of, incoming, Kept { promised, is_bounded: false }, false);
     // Of what is promised, too, as much is ahead of it as it gets itself.
-    let kept = promised.tokens.min(promised.requests.saturating_mul(size));
-    let by_time = excess(of, newcomer, |_| kept, false).by_time;
-    let (ahead, left) = ahead(of, newcomer);
+    let ahead_of_it = promised.tokens.min(promised.requests.saturating_mul(incoming.asking.tokens));
+    let promised = Promised { tokens: ahead_of_it, ..promised };
+    let by_time = excess(of, incoming, Kept { promised, is_bounded: false }, false).by_time;
+    let (ahead, left) = ahead(of, incoming);
     // Where little of what waits is ahead of it, that little becomes less as slowly as all of it.
     let by_time = as_f64(by_time) * (as_f64(left) / as_f64(ahead.max(1))).max(1.0);
-    // What generates holds its room to its end, however fast prompts are computed.
-    let for_size = match of.requests.streams().room_per_us() {
-        Some(room_per_us) => Some(from_micros(as_f64(by_size) / room_per_us)),
-        None => time_for(of, newcomer.may, as_f64(by_size)),
-    };
-    for_size.max(time_for(of, newcomer.may, by_time)).unwrap_or(RETRY_UNMEASURED).clamp(RETRY_LEAST, RETRY_MOST)
+    let for_size = (by_size > 0).then(|| time_to_free(of, incoming, by_size));
+    let for_streams = (by_streams > 0).then(|| time_of_streams(of, by_streams));
+    let for_time = (by_time > 0.0).then(|| time_for(of, incoming.may, by_time));
+    let waits = [for_size, for_streams, for_time].into_iter().flatten().map(|time| time.unwrap_or(RETRY_UNMEASURED));
+    waits.fold(from_micros(space_us), Duration::max).clamp(RETRY_LEAST, RETRY_MOST)
+}
+
+/// How long it takes until requests have given back this many tokens of room: those of one step, as long as there are such or
+/// could be.
+fn time_to_free(of: Outlook<'_>, incoming: Incoming, tokens: u64) -> Option<Duration> {
+    let streams = of.requests.streams();
+    let (jobs, asking) = (of.requests.jobs(), incoming.asking);
+    let in_one_step = jobs.tokens().saturating_sub(streams.room());
+    // They use all the room that those which generate leave to them, where it is only promised now.
+    let own = jobs.held(asking.caller).tokens;
+    let left = room_for(of.cx.options.limits.tokens_max, own, asking.room(), false).saturating_sub(streams.room());
+    let turned_over = if asking.is_generated() || left < asking.room() { in_one_step } else { in_one_step.max(left) };
+    if turned_over == 0 {
+        return time_of_streams(of, tokens);
+    }
+    let known = streams.time_in_one_step_us(tokens, turned_over).map(from_micros);
+    known.or_else(|| time_for(of, incoming.may, as_f64(tokens)))
+}
+
+/// The same of requests that generate: they hold their room to their end, however fast prompts are computed.
+fn time_of_streams(of: Outlook<'_>, tokens: u64) -> Option<Duration> {
+    let known = of.requests.streams().time_to_free_us(tokens, of.requests.jobs().streams()).map(from_micros);
+    known.map(|time| time - time / SOONER_PART)
 }
 
 /// How long all that is there should take, on the devices that any request may use; `None`: no speed is known yet.

@@ -31,7 +31,7 @@ const SPEED_KEPT: f64 = 0.9;
 /// A turn with this many tokens a step is mostly prompts.
 const PROMPT_TOKENS: u64 = 4;
 /// Next tokens take this many times the time of what waits, at most.
-const ASIDE_MOST: f64 = 3.0;
+const NEXT_TOKENS_MOST: f64 = 3.0;
 /// However slow a CPU is, its largest batch divided by this may wait for it.
 const CPU_LEAST_PART: u64 = 4;
 
@@ -121,7 +121,7 @@ struct Speed {
     tokens: f64,
     us: f64,
     /// Time that went to single tokens of sequences meanwhile.
-    aside_us: f64,
+    next_tokens_us: f64,
     /// The same since the last batch that counted.
     since_us: f64,
 }
@@ -349,8 +349,8 @@ impl Device {
             let us = sample.measured_us.max(1.0);
             self.speed.tokens = self.speed.tokens * SPEED_KEPT + as_f64(batch.load.tokens);
             self.speed.us = self.speed.us * SPEED_KEPT + us;
-            let aside_us = std::mem::take(&mut self.speed.since_us).min(us * ASIDE_MOST);
-            self.speed.aside_us = self.speed.aside_us * SPEED_KEPT + aside_us;
+            let next_tokens_us = std::mem::take(&mut self.speed.since_us).min(us * NEXT_TOKENS_MOST);
+            self.speed.next_tokens_us = self.speed.next_tokens_us * SPEED_KEPT + next_tokens_us;
         }
         self.widen();
     }
@@ -400,8 +400,8 @@ impl Device {
 
     /// The speed at which it lately computed what waited for it, beside the next tokens of sequences.
     pub(super) fn tokens_per_us(&self) -> Option<f64> {
-        let Speed { tokens, us, aside_us, .. } = self.speed;
-        (us > 0.0).then(|| tokens / (us + aside_us) * self.health.weight())
+        let Speed { tokens, us, next_tokens_us, .. } = self.speed;
+        (us > 0.0).then(|| tokens / (us + next_tokens_us) * self.health.weight())
     }
 
     /// A sequence whose state it had gave way.

@@ -233,18 +233,29 @@ pub struct Sketch {
     pub caller: CallerId,
     /// About how many tokens it has.
     pub tokens: u64,
+    /// About how many new tokens it asks for; 0 if nothing is generated.
+    pub new_tokens: u64,
     /// What tells it from other requests of its caller, and is the same when it comes again.
-    pub mark: u64,
+    pub mark: Option<u64>,
     /// It has arrived whole, and is submitted next if it is taken.
     pub is_here: bool,
-    /// Other requests that were told to come and are not submitted yet.
-    pub coming: u64,
-    /// Their tokens.
-    pub coming_tokens: u64,
+    /// Other requests that were told so before and are not submitted yet.
+    pub coming: Coming,
     /// How urgent it is.
     pub priority: Priority,
     /// Where it may be computed.
     pub allowed: Allowed,
+}
+
+/// Requests that would be taken and are not submitted yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coming {
+    /// How many.
+    pub requests: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// New tokens that they ask for.
+    pub new_tokens: u64,
 }
 
 /// Where a request may be computed.

@@ -11,9 +11,12 @@ use super::sabotage::sabotaged;
 use super::{DeviceId, ModelId, Moment, Priority};
 use crate::ledger::{Candidate, CollectionId, Rank, choose};
 use crate::moment::micros;
+use std::time::Duration;
 
 /// A model stays for this many times as long as it took to come, if those who want its memory are not more important.
 const STAYS: u32 = 2;
+/// A model that was evicted before it computed anything evicts others again after this time at the latest.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A model that wants memory.
 #[derive(Clone, Copy, Debug)]
@@ -117,8 +120,13 @@ fn evictable(
     if is_equal && !has_computed && (is_busy || is_only_here(of, id, model)) && !is_at_once {
         return Err(None);
     }
+    let again_at = comes_again_at(of, id, newcomer.model).filter(|&again_at| is_equal && again_at > of.cx.now);
+    if again_at.is_some() {
+        return Err(again_at);
+    }
     let old_at = newcomer.since + of.cx.aging().age_max;
-    if is_busy && is_equal && (!newcomer.is_awaited || old_at > of.cx.now) {
+    let is_needed = is_busy || is_awaited_on(of, id, model);
+    if is_needed && is_equal && (!newcomer.is_awaited || old_at > of.cx.now) {
         return Err(newcomer.is_awaited.then_some(old_at));
     }
     Ok(if is_busy { Rank::BusyWeights } else { Rank::IdleWeights })
@@ -148,8 +156,24 @@ fn eviction_score(of: Outlook<'_>, id: DeviceId, model: ModelId) -> f64 {
     (idle_us + 1.0) * as_f64(memory.bytes(model)) / micros(of.load_time_from(Source::Host, id, model)).max(1.0)
 }
 
+/// When a model that was evicted before it computed anything may evict others again: later each time. What waits for such a
+/// model goes elsewhere, and bringing it again and again would only keep others away.
+fn comes_again_at(of: Outlook<'_>, id: DeviceId, model: ModelId) -> Option<Moment> {
+    let resident = of.resident(id, model);
+    if resident.evicted_unused == 0 || sabotaged!(of.cx, EvictForNothing) {
+        return None;
+    }
+    let pause = of.cx.options.batching.age_max.saturating_mul(1 << resident.evicted_unused.min(16));
+    resident.lost_since.map(|lost| lost + pause.min(PAUSE_MAX))
+}
+
+/// Whether something waits for a model that this device may compute.
+fn is_awaited_on(of: Outlook<'_>, id: DeviceId, model: ModelId) -> bool {
+    of.requests.queue().keys_of(model).any(|bucket| bucket.reach.may.contains(id))
+}
+
 /// Whether something waits for a model that no other device has for it.
-fn is_only_here(of: Outlook<'_>, id: DeviceId, model: ModelId) -> bool {
+pub(super) fn is_only_here(of: Outlook<'_>, id: DeviceId, model: ModelId) -> bool {
     let mut buckets = of.requests.queue().keys_of(model);
     buckets.any(|bucket| {
         let holders = bucket.reach.may.and(of.model(model).present);

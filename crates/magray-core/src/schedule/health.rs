@@ -118,6 +118,8 @@ pub(super) struct Health {
     /// Whether an alert told of it, or it was in rotation.
     is_known: bool,
     last_sign: Moment,
+    /// Whether a late driver was given time to tell of later signs.
+    had_grace: bool,
     /// How long its last worker took to start.
     start_time: Duration,
     spawns: u64,
@@ -143,6 +145,7 @@ impl Health {
             has_worked: false,
             is_known: false,
             last_sign: Moment::START,
+            had_grace: false,
             start_time: START,
             spawns: 0,
             probes: 0,
@@ -300,13 +303,19 @@ impl Health {
         self.probing_since = self.probing_since.map(excused);
     }
 
+    /// Whether a late driver is given time to tell of signs: once after each sign.
+    pub(super) fn take_grace(&mut self) -> bool {
+        !std::mem::replace(&mut self.had_grace, true)
+    }
+
     pub(super) fn note_sign(&mut self, now: Moment) {
         self.last_sign = now;
+        self.had_grace = false;
     }
 
     pub(super) fn on_heartbeat(&mut self, now: Moment) {
         if self.worker == Worker::Ready {
-            self.last_sign = now;
+            self.note_sign(now);
         }
     }
 
@@ -327,7 +336,7 @@ impl Health {
         self.start_time = now.since(since);
         self.worker = Worker::Ready;
         self.has_worked = false;
-        self.last_sign = now;
+        self.note_sign(now);
         true
     }
 
@@ -386,7 +395,7 @@ impl Health {
         if self.worker != Worker::Ready || self.probing_since.take().is_none() {
             return false;
         }
-        self.last_sign = cx.now;
+        self.note_sign(cx.now);
         if has_passed {
             self.needs_probe = false;
             self.failures.forgive(&cx.options.recovery);

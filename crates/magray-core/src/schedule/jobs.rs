@@ -8,7 +8,7 @@ use super::queue::Ticket;
 use super::sequence::{Progress, Status};
 use super::{Allowed, CallerId, Fallback, Group, ModelId, Moment, Priority, Request, RequestId, Sequence};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
@@ -43,7 +43,7 @@ pub(super) struct Job {
     /// Where its waiting sequences stand in the queue.
     pub(super) tickets: Vec<Ticket>,
     /// Sequences that wait outside the queue until nothing of it runs: only a suspect has them.
-    pub(super) set_aside: Vec<(Range<u32>, Reach)>,
+    pub(super) held_back: Vec<(Range<u32>, Reach)>,
     /// When it is looked at because the devices that it needs may be away too long.
     pub(super) patience: Option<Moment>,
     /// Batches of it that failed, for whatever reason.
@@ -86,7 +86,7 @@ impl Job {
             arrived: now,
             running: 0,
             tickets: Vec::new(),
-            set_aside: Vec::new(),
+            held_back: Vec::new(),
             patience: None,
             replays: 0,
             setbacks: 0,
@@ -115,9 +115,9 @@ impl Job {
     /// Lets sequences wait outside the queue.
     pub(super) fn hold_back(&mut self, numbers: Range<u32>, reach: Reach) {
         if let Some(progress) = self.progress_mut(numbers.start) {
-            progress.status = Status::SetAside;
+            progress.status = Status::HeldBack;
         }
-        self.set_aside.push((numbers, reach));
+        self.held_back.push((numbers, reach));
     }
 
     pub(super) fn progress_of(&self, number: u32) -> Option<&Progress> {
@@ -145,6 +145,8 @@ pub(super) struct Jobs {
     busy: usize,
     /// Those who have requests here.
     callers: BTreeMap<CallerId, Held>,
+    /// Those that generate.
+    streams: BTreeSet<RequestId>,
     /// By model.
     counts: Vec<Count>,
     /// Models of which the last request is gone, or the last one for a GPU.
@@ -239,6 +241,11 @@ impl Jobs {
         self.left
     }
 
+    /// Those that generate, in the order of their names.
+    pub(super) fn streams(&self) -> impl Iterator<Item = &Job> {
+        self.streams.iter().filter_map(|id| self.jobs.get(id))
+    }
+
     /// What there is of a caller.
     pub(super) fn held(&self, caller: CallerId) -> Held {
         self.callers.get(&caller).copied().unwrap_or_default()
@@ -271,6 +278,9 @@ impl Jobs {
             count.gpu += usize::from(job.is_for_gpus);
             count.high += usize::from(job.priority == Priority::High);
             count.generated_tokens += Count::generated(&job);
+        }
+        if !job.progress.is_empty() {
+            self.streams.insert(request);
         }
         let before = self.jobs.insert(request, job);
         assert!(before.is_none(), "the name of a request is used once: {request:?}");
@@ -330,6 +340,7 @@ impl Jobs {
                 let job = entry.remove();
                 self.tokens -= job.tokens_total;
                 self.left.subtract(Left::of(&job, job.tokens_left));
+                self.streams.remove(&request);
                 self.discount(&job);
             }
         }

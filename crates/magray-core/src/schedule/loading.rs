@@ -110,8 +110,12 @@ impl Loading<'_> {
             if may.is_empty() {
                 continue;
             }
-            let since = self.requests.queue().oldest(bucket).unwrap_or(self.cx.now);
             let model = bucket.group.model;
+            // A model that gave way to another must not come before that one because its requests are older: it would take
+            // the room back, and give way again.
+            let waits_since = self.requests.queue().oldest(bucket).unwrap_or(self.cx.now);
+            let is_first_again = sabotaged!(self.cx, ComeBackFirst);
+            let since = if is_first_again { waits_since } else { waits_since.max(self.of().lost_at(may, model)) };
             let priority = self.of().importance(model);
             demands.push(Demand { newcomer: newcomer(model, since, true), may, is_to_restore: false, priority });
         }

@@ -44,7 +44,9 @@ mod view;
 pub use crate::ledger::ModelId;
 pub use crate::moment::Moment;
 pub use action::{Action, Change, Fallback, KillCause, Notice, Refused, Report};
-pub use event::{Allowed, Condition, Ending, Event, Failure, Fault, MemoryUse, Request, ResidencyRequest, Sketch};
+pub use event::{
+    Allowed, Coming, Condition, Ending, Event, Failure, Fault, MemoryUse, Request, ResidencyRequest, Sketch,
+};
 pub use machine::Machine;
 pub use memory_step::MemoryStep;
 pub use options::{

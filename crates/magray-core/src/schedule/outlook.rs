@@ -123,6 +123,11 @@ impl<'a> Outlook<'a> {
         Some(last)
     }
 
+    /// When the last of these devices lost a model; the start of time where none ever had it.
+    pub(super) fn lost_at(&self, devices: DeviceSet, model: ModelId) -> Moment {
+        devices.iter().filter_map(|id| self.resident(id, model).lost_since).max().unwrap_or(Moment::START)
+    }
+
     /// How much a model counts when models compete for memory: more than its plan says while a request of high priority is
     /// there for it, or it is preheated with such.
     pub(super) fn importance(&self, model: ModelId) -> Priority {

@@ -217,8 +217,8 @@ fn candidates(of: Outlook<'_>, bucket: BucketKey) -> DeviceSet {
     };
     let preferred = may.without(bucket.reach.rather_not);
     let devices = if preferred.is_empty() { may } else { preferred };
-    let roomy = devices.without(of.devices.full());
-    let devices = if roomy.and(model.present).is_empty() { devices } else { roomy };
+    let not_full = devices.without(of.devices.full());
+    let devices = if not_full.and(model.present).is_empty() { devices } else { not_full };
     // A guess says nothing of when a batch ends: nothing waits for a device that is being tried. Sequences of many steps wait for a
     // GPU all the same: elsewhere they would stay.
     let is_aged = of.is_aged(bucket);

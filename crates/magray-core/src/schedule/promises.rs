@@ -6,20 +6,36 @@ use super::{CallerId, Moment};
 use std::time::Duration;
 
 /// Promises that are remembered: of more, no room is kept.
-const PROMISES_MAX: usize = 256;
+const PROMISES_MAX: usize = 1024;
 /// Room is kept for this long after the time told, and for one part in `LATE_PART` of that time more.
 const LATE_LEAST: Duration = Duration::from_millis(250);
 const LATE_PART: u32 = 4;
 /// Of the share of requests that come back, the weight of the last one.
 const LAST_WEIGHT: f64 = 1.0 / 32.0;
 
-/// Which request asks: the same caller and mark are the same request again.
+/// What asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asking {
     pub(super) caller: CallerId,
+    /// Tokens to compute before it is answered, or gets its first new token.
     pub(super) tokens: u64,
-    /// What tells requests of a caller apart before they are read. `None`: it is read, and its size has to do.
+    /// New tokens at most; none of what is not generated.
+    pub(super) new_tokens: u64,
+    /// What tells requests of a caller apart before they are read.
     pub(super) mark: Option<u64>,
+    /// Whether it is read: before that its size is a guess.
+    pub(super) is_read: bool,
+}
+
+impl Asking {
+    pub(super) fn is_generated(self) -> bool {
+        self.new_tokens > 0
+    }
+
+    /// Tokens that it may come to.
+    pub(super) fn room(self) -> u64 {
+        self.tokens.saturating_add(self.new_tokens)
+    }
 }
 
 /// A time that a refused request was told.
@@ -27,21 +43,40 @@ pub(super) struct Asking {
 struct Promise {
     asking: Asking,
     due: Moment,
+    /// Until when its room is kept.
+    kept_until: Moment,
+    /// Until when it has its place before those that were refused later. Many clients know whole seconds only, and come at the next one.
     until: Moment,
-    /// It is back and about to be submitted: its room is taken elsewhere.
+    /// It is here and about to be submitted: its room is taken elsewhere.
     is_back: bool,
+    /// Whether it was told a time at all, and whether it was for what is computed before it.
+    is_told: bool,
+    is_for_time: bool,
 }
 
 /// What was promised to others before a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Promised {
     pub(super) requests: u64,
+    /// Tokens to compute, of those that would wait too long for that.
     pub(super) tokens: u64,
+    /// The room of those that generate as it does, or do not as it does not.
+    pub(super) room_alike: u64,
+    /// The room of the others.
+    pub(super) room_others: u64,
+}
+
+/// How long a refused request has to wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    pub(super) wait: Duration,
+    /// Whether too much is computed before it.
+    pub(super) is_for_time: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Promises {
-    /// By the time they were made.
+    /// In the order in which they were refused first: those that have to be told a second time do not lose their place.
     all: Vec<Promise>,
     /// Of the requests that were refused lately, the share that came back in time.
     returned: f64,
@@ -58,7 +93,7 @@ impl Promises {
         let returned = &mut self.returned;
         self.all.retain(|promise| {
             let is_late = promise.until <= now;
-            if is_late {
+            if is_late && promise.is_told {
                 *returned -= *returned * LAST_WEIGHT;
             }
             !is_late
@@ -71,61 +106,99 @@ impl Promises {
 
     /// Whether a request comes when it was told to.
     pub(super) fn is_due(&self, asking: Asking, now: Moment) -> bool {
-        self.find(asking).is_some_and(|at| self.all[at].due <= now)
+        self.find(asking, now).is_some_and(|at| self.all[at].is_told && self.all[at].due <= now)
     }
 
-    /// What was promised for an earlier time than to this request, or to all where nothing was promised to it.
-    pub(super) fn before(&self, asking: Asking) -> Promised {
-        let own = self.find(asking).map(|at| self.all[at].due);
+    /// What was promised before a time was told to this request, or to all where none was told to it.
+    pub(super) fn before(&self, asking: Asking, now: Moment) -> Promised {
+        let own = self.find(asking, now).unwrap_or(self.all.len());
         let mut earlier = Promised::default();
-        for promise in self.all.iter().filter(|one| !one.is_back && own.is_none_or(|own| one.due < own)) {
+        for promise in self.all[..own].iter().filter(|one| !one.is_back && now < one.kept_until) {
             earlier.requests += 1;
-            earlier.tokens = earlier.tokens.saturating_add(promise.asking.tokens);
+            let tokens = if promise.is_for_time { promise.asking.tokens } else { 0 };
+            earlier.tokens = earlier.tokens.saturating_add(tokens);
+            let is_alike = promise.asking.is_generated() == asking.is_generated();
+            let room = if is_alike { &mut earlier.room_alike } else { &mut earlier.room_others };
+            *room = room.saturating_add(promise.asking.room());
         }
         let part = |all: u64| (as_f64(all) * self.returned) as u64;
-        Promised { requests: part(earlier.requests), tokens: part(earlier.tokens) }
+        Promised {
+            requests: part(earlier.requests),
+            tokens: part(earlier.tokens),
+            room_alike: part(earlier.room_alike),
+            room_others: part(earlier.room_others),
+        }
     }
 
-    /// Tells a refused request when to come: the time that it was told before, where that is still ahead.
-    pub(super) fn make(&mut self, asking: Asking, wait: Duration, now: Moment) -> Duration {
-        let known = self.find(asking);
-        if let Some(left) = known.map(|at| self.all[at].due.since(now)).filter(|left| *left > Duration::ZERO) {
-            return left;
-        }
-        let due = now + wait;
-        let promise = Promise { asking, due, until: due + LATE_LEAST + wait / LATE_PART, is_back: false };
-        match known {
+    /// Tells a refused request when to come, in whole milliseconds. One that was told before keeps its place.
+    pub(super) fn make(&mut self, asking: Asking, Wait { wait, is_for_time }: Wait, now: Moment) -> Duration {
+        let known = self.find(asking, now);
+        let wait = whole(wait, Duration::from_millis(1));
+        let (due, late) = (now + wait, LATE_LEAST + wait / LATE_PART);
+        let (kept_until, until) = (due + late, now + whole(wait, Duration::from_secs(1)) + late);
+        let mark = asking.mark.or(known.and_then(|at| self.all[at].asking.mark));
+        let asking = Asking { mark, ..asking };
+        self.put(known, Promise { asking, due, kept_until, until, is_back: false, is_told: true, is_for_time });
+        wait
+    }
+
+    /// There is room for a request that is here and not submitted yet.
+    pub(super) fn note_back(&mut self, asking: Asking, now: Moment) {
+        let known = self.find(asking, now);
+        let before = known.map(|at| self.all[at]);
+        // It is known again if there is no room for it once it is read.
+        let until = now + LATE_LEAST;
+        let new =
+            Promise { asking, due: now, kept_until: until, until, is_back: true, is_told: false, is_for_time: false };
+        self.put(known, Promise { asking, is_back: true, ..before.unwrap_or(new) });
+    }
+
+    fn put(&mut self, at: Option<usize>, promise: Promise) {
+        match at {
             Some(at) => self.all[at] = promise,
             None if self.all.len() < PROMISES_MAX => self.all.push(promise),
             None => {}
         }
-        wait
     }
 
-    /// There is room for a request that is not submitted yet.
-    pub(super) fn note_back(&mut self, asking: Asking) {
-        if let Some(at) = self.find(asking) {
-            self.all[at].is_back = true;
-        }
-    }
-
-    pub(super) fn note_taken(&mut self, asking: Asking) {
-        if let Some(at) = self.find(asking) {
-            self.all.remove(at);
+    pub(super) fn note_taken(&mut self, asking: Asking, now: Moment) {
+        if let Some(at) = self.find(asking, now)
+            && self.all.remove(at).is_told
+        {
             self.returned += (1.0 - self.returned) * LAST_WEIGHT;
         }
     }
 
-    fn find(&self, asking: Asking) -> Option<usize> {
-        let is_same = |one: &Promise| match asking.mark {
-            Some(_) => one.asking.mark == asking.mark,
-            None => (one.is_back || one.asking.mark.is_none()) && is_alike(one.asking.tokens, asking.tokens),
-        };
-        self.all.iter().position(|one| one.asking.caller == asking.caller && is_same(one))
+    /// The promise that a request comes for. One that is read is back under the size that was guessed; where it has no mark, its
+    /// size has to do.
+    fn find(&self, asking: Asking, now: Moment) -> Option<usize> {
+        let all = self.all.iter().enumerate();
+        let known = all.filter(|(_, one)| {
+            one.asking.caller == asking.caller && one.asking.is_generated() == asking.is_generated()
+        });
+        if asking.is_read {
+            let back = known.clone().filter(|(_, one)| one.is_back);
+            if let Some((at, _)) = back.min_by_key(|(_, one)| one.asking.tokens.abs_diff(asking.tokens)) {
+                return Some(at);
+            }
+        }
+        if let Some((at, _)) = known.clone().find(|(_, one)| asking.mark.is_some() && one.asking.mark == asking.mark) {
+            return Some(at);
+        }
+        let alike = known.filter(|(_, one)| !one.is_back && one.asking.mark.is_none() && is_alike(one.asking, asking));
+        // One with a mark that comes early is another.
+        let own = alike.filter(|(_, one)| asking.mark.is_none() || one.due <= now);
+        own.map(|(at, _)| at).next()
     }
 }
 
-/// Whether two counts of tokens may be of one request: before it is read they are guessed.
-fn is_alike(tokens: u64, other: u64) -> bool {
-    tokens.max(other) / 2 <= tokens.min(other)
+/// Whether two may be one request: before it is read its tokens are guessed.
+fn is_alike(one: Asking, other: Asking) -> bool {
+    one.tokens.max(other.tokens) / 2 <= one.tokens.min(other.tokens)
+}
+
+/// A time in whole units, rounded up.
+fn whole(time: Duration, unit: Duration) -> Duration {
+    let units = time.as_nanos().div_ceil(unit.as_nanos());
+    unit.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX))
 }

@@ -53,7 +53,9 @@ pub(super) struct Loss {
 
 /// What the end of a batch says about a request in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Evidence {
+pub(super) struct Evidence<'a> {
+    /// Its texts that were in the batch.
+    pub(super) texts: &'a [u32],
     /// No other request was in it.
     pub(super) is_isolated: bool,
     /// The request was a suspect when it started.
@@ -158,7 +160,7 @@ impl Requests {
 
     /// Whether it will not have its next step before something else happens.
     pub(super) fn is_paused(&self, sequence: SequenceId) -> bool {
-        let is_so = |progress: &Progress| matches!(progress.status, Status::Paused | Status::SetAside);
+        let is_so = |progress: &Progress| matches!(progress.status, Status::Paused | Status::HeldBack);
         self.progress(sequence).is_some_and(is_so)
     }
 
@@ -285,7 +287,7 @@ impl Requests {
 
     pub(super) fn withdraw(&mut self, id: RequestId) -> Vec<(Range<u32>, Reach)> {
         let Some(job) = self.jobs.get_mut(id) else { return Vec::new() };
-        let mut waiting = std::mem::take(&mut job.set_aside);
+        let mut waiting = std::mem::take(&mut job.held_back);
         for ticket in std::mem::take(&mut job.tickets) {
             if let Some(run) = self.queue.remove(&ticket) {
                 waiting.push((ticket.position.first..run.end, ticket.bucket.reach));
@@ -314,14 +316,14 @@ impl Requests {
     /// What waits outside the queue, once nothing of the request runs any more.
     pub(super) fn take_held(&mut self, id: RequestId) -> Vec<(Range<u32>, Reach)> {
         let job = self.jobs.get_mut(id).filter(|job| job.running == 0);
-        job.map(|job| std::mem::take(&mut job.set_aside)).unwrap_or_default()
+        job.map(|job| std::mem::take(&mut job.held_back)).unwrap_or_default()
     }
 
     /// A request waits no more: its answer was given, or its caller is gone.
     pub(super) fn close(&mut self, id: RequestId, now: Moment) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         self.streams.ended(job, now);
-        job.set_aside.clear();
+        job.held_back.clear();
         for ticket in std::mem::take(&mut job.tickets) {
             self.queue.remove(&ticket);
         }
@@ -416,7 +418,7 @@ impl Requests {
         progress.map(|progress| progress.status = Status::Ended).is_some()
     }
 
-    pub(super) fn note_loss(&mut self, id: RequestId, loss: Loss, evidence: Evidence, cx: &Context) -> Verdict {
+    pub(super) fn note_loss(&mut self, id: RequestId, loss: Loss, evidence: Evidence<'_>, cx: &Context) -> Verdict {
         let Some(job) = self.jobs.get_mut(id).filter(|job| !job.is_over) else { return Verdict::Again };
         job.replays = job.replays.saturating_add(1);
         if evidence.is_in_worker {
@@ -427,8 +429,8 @@ impl Requests {
             Setback::TooLarge | Setback::NeverFits | Setback::Transient | Setback::Lost => 0,
             // Once it may be the weights' fault; twice, or after other trouble, it is not.
             Setback::Unclear if !was_suspect && !std::mem::replace(&mut job.is_excused, true) => 0,
-            Setback::Fatal | Setback::Unclear => job.blame.workers.blame(evidence.is_trial),
-            Setback::FailedInProcess => job.blame.cpu.blame(evidence.is_trial),
+            Setback::Fatal | Setback::Unclear => job.blame.workers.blame(evidence.texts, evidence.is_trial),
+            Setback::FailedInProcess => job.blame.cpu.blame(evidence.texts, evidence.is_trial),
         };
         job.transients += u32::from(loss.setback == Setback::Transient);
         job.setbacks += u32::from(!matches!(loss.setback, Setback::TooLarge | Setback::NeverFits));

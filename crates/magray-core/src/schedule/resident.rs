@@ -62,6 +62,8 @@ pub(super) struct Resident {
     pub(super) used: Moment,
     /// How often it was gone after it was there or on its way.
     pub(super) departures: u64,
+    /// How often in a row it was evicted before a batch of it was computed, while that could be computed elsewhere.
+    pub(super) evicted_unused: u32,
     /// Why its weights were moved last; tells people, decides nothing.
     pub(super) moved_for: Option<MoveReason>,
     pub(super) tries: Tries,
@@ -80,6 +82,7 @@ impl Resident {
             ready_at: None,
             used: Moment::START,
             departures: 0,
+            evicted_unused: 0,
             moved_for: None,
             tries: Tries::default(),
             times: LoadTimes::default(),

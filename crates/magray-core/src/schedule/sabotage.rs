@@ -95,6 +95,10 @@ ways! {
     RestWithWeights,
     /// Models are pushed out before they have computed anything.
     PushAtOnce,
+    /// A model that gave way to another comes back before that one where its requests are older.
+    ComeBackFirst,
+    /// However often models came for nothing, they make others leave as soon as before.
+    EvictForNothing,
     /// A model that is to be preheated is not brought there.
     IgnorePreheat,
     /// Weights that are on their way are ordered again.

@@ -119,7 +119,7 @@ pub(super) enum Status {
     /// Its reader has too much to read.
     Paused,
     /// Another step of its request must end first.
-    SetAside,
+    HeldBack,
     /// It has all its tokens.
     Ended,
 }

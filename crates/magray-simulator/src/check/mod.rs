@@ -5,6 +5,7 @@ mod batches;
 mod idle;
 mod ladder;
 mod memory;
+mod moves;
 mod patience;
 mod poison;
 mod requests;
@@ -28,6 +29,7 @@ use magray_core::ledger::Owner;
 use magray_core::schedule::{
     Action, BatchId, Condition, DeviceId, Event, Failure, KillCause, Moment, Notice, RequestId, View,
 };
+use moves::Moves;
 use patience::Patience;
 use poison::Suspects;
 use requests::Ledger;
@@ -52,6 +54,7 @@ pub(crate) struct Checks {
     idle: Idle,
     patience: Patience,
     shares: Shares,
+    moves: Moves,
     pub(crate) speeds: Speeds,
 }
 
@@ -67,6 +70,7 @@ impl Checks {
         let arrival_grace = loads.max().unwrap_or_default() + Duration::from_secs(2);
         Self {
             ledger: Ledger::new(scenario),
+            moves: Moves::new(&specs),
             batches: Batches::new(specs.clone(), scenario.options.batching),
             workers: Workers::new(&specs, scenario.options.recovery, arrival_grace),
             suspects: Suspects::new(scenario.options.recovery.poison_kills),
@@ -101,9 +105,17 @@ impl Checks {
             self.batches.doubt(device, KillCause::RuledOut, &mut self.ledger);
         }
         match event {
-            Event::Finished { batch, .. } => self.batches.finish(*batch, &mut self.ledger, now),
+            Event::Finished { batch, .. } => {
+                if let Some(batch) = self.batches.get(*batch) {
+                    self.moves.computed(batch.device, batch.group.model);
+                }
+                self.batches.finish(*batch, &mut self.ledger, now);
+            }
             Event::Failed { batch, failure } => self.batches.fail(*batch, *failure, &mut self.ledger),
-            Event::Down { device, .. } => self.batches.lose(*device, &mut self.ledger),
+            Event::Down { device, .. } => {
+                self.moves.ended(*device);
+                self.batches.lose(*device, &mut self.ledger);
+            }
             event => self.ledger.heard(event, now),
         }
     }
@@ -165,11 +177,17 @@ impl Checks {
                 self.ladder.spawned(*device, now)?;
                 self.workers.spawn(*device, now)
             }
-            Action::Load { device, model } => self.weights.load(*device, *model, &self.workers, now),
+            Action::Load { device, model } => {
+                self.moves.ordered(*device, *model);
+                self.weights.load(*device, *model, &self.workers, now)
+            }
             Action::Offload { device, model } => {
                 let Self { ledger, batches, workers, .. } = self;
                 let order = weights::Order { device: *device, model: *model, batches, workers, ledger };
-                self.weights.offload(order, now)
+                match self.weights.offload(order, now)? {
+                    Some(eviction) => self.moves.evicted(eviction, &self.ledger),
+                    None => Ok(()),
+                }
             }
             Action::GrantVectors { device, collection, bytes } => self.weights.grant(*device, *collection, *bytes),
             Action::RefuseVectors { missing, .. } => rule::holds(*missing > 0, Rule::HonestRefusal, || {

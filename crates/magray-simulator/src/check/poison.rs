@@ -31,12 +31,12 @@ pub(crate) struct Suspects {
 }
 
 /// The losses of one request.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Record {
     /// Lost workers that may count against it.
     most: u32,
-    /// Lost workers that must count against it.
-    least: u32,
+    /// Lost workers that must count against it, by the text that was there.
+    least: BTreeMap<u32, u32>,
     on_cpu: u32,
     /// Whether it was once computed alone.
     was_alone: bool,
@@ -45,6 +45,13 @@ struct Record {
     /// Since when it certainly is one.
     certain_since: Option<Moment>,
     cpu_since: Option<Moment>,
+}
+
+impl Record {
+    /// Lost workers that must count against it: those with the same text.
+    fn least(&self) -> u32 {
+        self.least.values().copied().max().unwrap_or(0)
+    }
 }
 
 impl Suspects {
@@ -110,8 +117,12 @@ impl Suspects {
             record.on_cpu += u32::from(is_against && blame == Blame::Cpu);
             record.was_alone |= is_against && is_alone;
             if blame == Blame::Certain && is_new(&mut record.certain_since) {
-                record.least += 1;
-                if is_alone && record.least >= self.kills_max {
+                for text in
+                    batch.steps.iter().filter(|step| step.request == request).flat_map(|step| step.sequences.clone())
+                {
+                    *record.least.entry(text).or_default() += 1;
+                }
+                if is_alone && record.least() >= self.kills_max {
                     self.condemned.push(request);
                 }
             }
@@ -122,7 +133,7 @@ impl Suspects {
     pub(crate) fn may_share(&self, steps: &[Step], ledger: &Ledger) -> Verdict {
         let suspect = steps.iter().find(|step| {
             let record = self.records.get(&step.request);
-            record.is_some_and(|record| record.least > 0) && ledger.is_live(step.request)
+            record.is_some_and(|record| !record.least.is_empty()) && ledger.is_live(step.request)
         });
         let Some(suspect) = suspect else { return Ok(()) };
         holds(steps.iter().all(|step| step.request == suspect.request), Rule::SuspectsAlone, || {
@@ -134,7 +145,7 @@ impl Suspects {
         if refused != Refused::Poison {
             return Ok(());
         }
-        let record = self.records.get(&request).copied().unwrap_or_default();
+        let record = self.records.get(&request).cloned().unwrap_or_default();
         let was_enough = record.most >= self.kills_max || record.on_cpu >= CPU_FAILURES_MAX.min(self.kills_max);
         // Where one worker is enough, it may be one that was lost before with a batch that was its own by chance.
         let is_earned = was_enough && (record.was_alone || self.kills_max == 1);
@@ -152,7 +163,7 @@ impl Suspects {
     fn acquit(&mut self, steps: &[Step]) {
         for request in distinct(steps) {
             if let Some(record) = self.records.get_mut(&request) {
-                record.least = 0;
+                record.least.clear();
                 record.certain_since = None;
             }
         }
@@ -166,8 +177,8 @@ impl Suspects {
             })?;
         }
         for (request, record) in &self.records {
-            holds(record.least <= self.kills_max || !ledger.is_live(*request), Rule::PoisonStopped, || {
-                format!("request {} ended {} workers and is kept", request.0, record.least)
+            holds(record.least() <= self.kills_max || !ledger.is_live(*request), Rule::PoisonStopped, || {
+                format!("request {} ended {} workers and is kept", request.0, record.least())
             })?;
         }
         Ok(())

@@ -213,6 +213,8 @@ impl Ledger {
                 // A caller that holds much leaves a quarter to others.
                 let requests_max = self.limits.requests_max - self.limits.requests_max / 4;
                 let tokens_max = self.limits.tokens_max - self.limits.tokens_max / 4;
+                // So do requests that generate, together.
+                let tokens_max = if entry.is_generated() { tokens_max - tokens_max / 4 } else { tokens_max };
                 let is_crowded =
                     others.requests >= requests_max.div_ceil(2) || others.tokens > self.limits.tokens_max / 2;
                 let is_full = others.requests + 1 > requests_max

@@ -104,6 +104,10 @@ pub enum Rule {
     Pinned,
     /// A model that was loaded for a request computes before others of its priority evict it.
     TakesTurns,
+    /// A model that leaves a device for another does not come back before that one, again and again.
+    GivesWay,
+    /// Weights that requests wait for do not come and go again and again without a batch of theirs.
+    MovesForUse,
     /// An idle model leaves in time.
     Idles,
     /// A worker without weights rests in time, and one that rests is gone.

@@ -7,8 +7,9 @@ pub(crate) use judging::Scene;
 
 use super::batches::Batches;
 use super::memory::MemoryBook;
+use super::moves::Eviction;
 use super::requests::Ledger;
-use super::rule::{Rule, Verdict, holds};
+use super::rule::{Broken, Rule, Verdict, holds};
 use super::workers::Workers;
 use crate::scenario::Scenario;
 use magray_core::ledger::{CollectionId, Owner};
@@ -282,13 +283,13 @@ impl Weights {
         Ok(())
     }
 
-    pub(crate) fn offload(&mut self, order: Order<'_>, now: Moment) -> Verdict {
+    /// Weights are to leave a device. Returns how, where it is for others.
+    pub(crate) fn offload(&mut self, order: Order<'_>, now: Moment) -> Result<Option<Eviction>, Broken> {
         let Order { device, model, .. } = order;
         let spot = *self.spot(device, model);
         let Stage::Present { has_computed } = spot.stage else {
-            return holds(false, Rule::WeightsOrder, || {
-                format!("model {} is to leave device {}, and is {spot:?}", model.0, device.0)
-            });
+            let message = format!("model {} is to leave device {}, and is {spot:?}", model.0, device.0);
+            return Err(Broken { rule: Rule::WeightsOrder, message });
         };
         let is_used = Self::is_used(device, model, order.batches, order.workers);
         holds(!is_used, Rule::NotUnderBatch, || {
@@ -312,7 +313,8 @@ impl Weights {
         })?;
         self.spot_mut(device, model).stage = Stage::Leaving { since: now };
         self.book_mut(device).changed = now;
-        Ok(())
+        let is_unused = !has_computed && is_equal;
+        Ok((!is_due && !is_cpu).then_some(Eviction { device, model, is_unused }))
     }
 
     /// Whether an untouched request can be computed by this device only.

@@ -39,7 +39,9 @@ impl World {
         if executor.phase == Phase::Absent {
             return;
         }
-        let is_in_host = self.images[model.0 as usize].is_there;
+        let ranks = executor.device.ranks;
+        // A group has no images.
+        let is_in_host = ranks == 1 && self.images[model.0 as usize].is_there;
         let bytes = self.scenario.models[model.0 as usize].bytes;
         let noise = 1.0 + self.scenario.noise * self.chance.between(-1.0, 1.0);
         let time = executor.device.loads.of(bytes, is_in_host).mul_f64(noise);
@@ -47,7 +49,8 @@ impl World {
         let order = Move { device, generation: executor.generation, model, since: self.now, from_host };
         let is_stuck = executor.phase == Phase::Stuck;
         let is_broken = executor.phase == Phase::Broken;
-        let (end, time) = match (is_broken, self.load_trouble(device)) {
+        let trouble = (0..ranks).find_map(|_| self.load_trouble(device));
+        let (end, time) = match (is_broken, trouble) {
             (true, _) => (Some(LoadEnd::Failed(Failure::Sticky)), Duration::from_micros(30)),
             (false, Some(end)) => (end, time.mul_f64(self.chance.unit())),
             (false, None) => (Some(LoadEnd::Loaded), time),
@@ -80,7 +83,7 @@ impl World {
             LoadEnd::Loaded => {
                 let truth = self.scenario.models[model.0 as usize];
                 let took = self.now.since(order.since);
-                if executor.device.spec.location == Location::Worker && !order.from_host {
+                if executor.device.spec.location == Location::Worker && executor.device.ranks == 1 && !order.from_host {
                     let image = self.images[model.0 as usize].generation;
                     let time = took.mul_f64(self.chance.unit());
                     self.agenda.plan(self.now + time, Due::Imaged { order, image });

@@ -19,8 +19,11 @@ use super::{Action, DeviceId, DeviceSpec, Event, ModelId, ModelPlan, ModelView, 
 use super::{Refused, RequestId, Sketch, View};
 use std::time::Duration;
 
-/// The driver is late when it comes so long after it was asked to.
-const DRIVER_LATE: Duration = Duration::from_millis(50);
+/// The driver is late when it comes so long after it was asked to: timers are coarse, and others compute too.
+const DRIVER_LATE: Duration = Duration::from_millis(20);
+/// While there are workers the driver comes at least this often: their heartbeats bring it sooner, unless it is late itself. Shorter than any
+/// silence that ends a worker, so that no such silence can be the driver's own.
+const WATCH: Duration = Duration::from_millis(250);
 /// What it has not told yet, it tells within this time.
 const DRIVER_GRACE: Duration = Duration::from_millis(200);
 /// No tick is asked for sooner than this.
@@ -212,9 +215,11 @@ impl Machine {
     /// If the driver ran late, heartbeats may not have been read yet: extends the deadlines of workers by as much.
     fn excuse_workers(&mut self, now: Moment) {
         let Some(late) = self.wake.map(|wake| now.since(wake)).filter(|&late| late > DRIVER_LATE) else { return };
-        let excused = |since: Moment| (since + late + DRIVER_GRACE).min(now);
         let devices = self.devices.iter_mut().zip(self.residency.memories_mut());
         for (device, memory) in devices.filter(|(device, _)| device.health().has_worker()) {
+            // A driver that is late each time would give a worker that is gone one grace after another.
+            let grace = if device.health_mut().take_grace() { DRIVER_GRACE } else { Duration::ZERO };
+            let excused = |since: Moment| (since + late + grace).min(now);
             device.excuse(excused);
             memory.excuse(excused);
         }
@@ -229,7 +234,9 @@ impl Machine {
             [device.health().wake(device.vitals(memory), recovery), speed]
         });
         let devices = devices.flatten();
-        let parts = [self.requests.next_wake(), self.placer.wake(), self.residency.next_wake(now)];
+        let is_watched = self.devices.in_workers().iter().any(|id| self.devices.health(id).takes_orders());
+        let watch = is_watched.then(|| now + WATCH);
+        let parts = [self.requests.next_wake(), self.placer.wake(), self.residency.next_wake(now), watch];
         let first = devices.chain(parts.into_iter().flatten()).min()?;
         Some(first.max(now + WAKE_LEAST))
     }

@@ -266,8 +266,11 @@ impl Machine {
         requests.sort_unstable();
         requests.dedup();
         let is_in_worker = self.devices.health(loss.device).has_worker();
-        let evidence = Evidence { is_isolated: requests.len() == 1, is_trial: batch.is_trial, is_in_worker };
+        let (is_isolated, is_trial) = (requests.len() == 1, batch.is_trial);
         for &request in &requests {
+            let own = batch.steps.iter().filter(|lost| lost.step.request == request);
+            let texts: Vec<u32> = own.flat_map(|lost| lost.step.sequences.clone()).collect();
+            let evidence = Evidence { texts: &texts, is_isolated, is_trial, is_in_worker };
             match self.requests.note_loss(request, loss, evidence, &self.cx) {
                 Verdict::Again => {}
                 Verdict::Poison => self.refuse(request, Refused::Poison, actions),

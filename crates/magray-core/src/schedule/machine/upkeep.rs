@@ -5,7 +5,7 @@ use super::Machine;
 use crate::schedule::device::Device;
 use crate::schedule::device_set::DeviceSet;
 use crate::schedule::event::Arrival;
-use crate::schedule::eviction::{RoomPlan, Tenant, leaves_now, overdrawn};
+use crate::schedule::eviction::{RoomPlan, Tenant, is_only_here, leaves_now, overdrawn};
 use crate::schedule::failure_count::Consequence;
 use crate::schedule::health::{Need, Reached, Trouble};
 use crate::schedule::loading::Loading;
@@ -225,6 +225,11 @@ impl Machine {
             Some(Need::Rotation) => {
                 let has_entered = health.enter(&self.cx, actions);
                 self.residency.unsettle_if(has_entered);
+                for model in self.residency.ids().filter(|_| has_entered) {
+                    if self.requests.jobs().of(model).all == 0 {
+                        self.residency.probed(id, model, &self.devices, &self.cx);
+                    }
+                }
             }
         }
     }
@@ -386,14 +391,18 @@ impl Machine {
     fn offload(&mut self, id: DeviceId, model: ModelId, actions: &mut Vec<Action>) {
         self.preempt_all(id, Some(model), actions);
         let leaves_after_use = self.residency.model(model).plan.offload_after_use;
+        let is_only_here = is_only_here(self.outlook(), id, model);
         let memory = self.residency.memory_mut(id);
+        let is_unused = memory.resident(model).unproven().is_some();
         let reason = match memory.resident(model).leave {
             Some(Leave::Requested) => MoveReason::Requested,
             Some(Leave::Evicted) => MoveReason::Evicted,
             None if leaves_after_use => MoveReason::AfterUse,
             None => MoveReason::Idle,
         };
-        memory.resident_mut(model).moved_for = Some(reason);
+        let resident = memory.resident_mut(model);
+        resident.moved_for = Some(reason);
+        resident.evicted_unused += u32::from(reason == MoveReason::Evicted && is_unused && !is_only_here);
         memory.begin_offload(model, self.cx.now);
         if self.devices.in_process().contains(id) {
             self.lose_cpu(model);

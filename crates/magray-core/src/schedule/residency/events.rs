@@ -32,6 +32,11 @@ impl Residency {
         self.unsettle();
         let model = self.model_mut(id);
         match request {
+            ResidencyRequest::Offload | ResidencyRequest::Release => model.sent_away = Some(request),
+            ResidencyRequest::Preheat(_) => model.sent_away = None,
+            _ => {}
+        }
+        match request {
             ResidencyRequest::Offload => {
                 model.want = None;
                 self.send_away_all(id, devices.in_workers());
@@ -112,9 +117,19 @@ impl Residency {
         on.iter().for_each(|device| self.memory_mut(device).resident_mut(id).keep(reason));
     }
 
+    /// A device was probed: weights of a model without requests that came for that alone go where they had been sent.
+    pub(in crate::schedule) fn probed(&mut self, device: DeviceId, id: ModelId, devices: &Devices, cx: &Context) {
+        let is_there = self.memory(device).resident(id).is_staying();
+        let model = self.model(id);
+        if let Some(request) = model.sent_away.filter(|_| is_there && !model.plan.is_pinned) {
+            self.request(id, request, devices, cx);
+        }
+    }
+
     pub(in crate::schedule) fn note_request(&mut self, id: ModelId, is_for_gpus: bool, now: Moment) {
         let model = self.model_mut(id);
         model.used = now;
+        model.sent_away = None;
         if is_for_gpus {
             model.gpu_used = now;
         }
@@ -126,13 +141,13 @@ impl Residency {
         let cpus = bucket.reach.may.and(devices.in_process());
         let model = self.model_mut(bucket.group.model);
         let near = model.present.union(model.coming);
-        let roomy = gpus.and(model.present).without(devices.full());
+        let not_full = gpus.and(model.present).without(devices.full());
         if !gpus.is_empty() && gpus.and(near).is_empty() {
             // Also where the CPU computes it at once: the next one finds it on a GPU.
             let is_news = model.want.is_none();
             model.want.get_or_insert(Want { since: now, is_preheat: false, priority: Priority::Normal });
             self.unsettle_if(is_news || is_new);
-        } else if is_new && !cpus.is_empty() && cpus.and(near).is_empty() && roomy.is_empty() {
+        } else if is_new && !cpus.is_empty() && cpus.and(near).is_empty() && not_full.is_empty() {
             self.unsettle();
         }
     }
@@ -235,6 +250,8 @@ impl Residency {
     pub(in crate::schedule) fn forgotten(&mut self, id: ModelId, cx: &Context) {
         if let Some(model) = self.find_model(id).filter(|model| model.is_forgetting) {
             model.is_forgetting = false;
+            // An image may have been completed after it was to be forgotten.
+            model.is_in_host = false;
             model.has_image = false;
             model.note_release(cx);
             self.unsettle();
@@ -294,6 +311,10 @@ impl Residency {
             *has_computed |= is_computed;
         }
         let is_awaited = resident.leave.is_some() || memory.is_blocked;
+        if is_computed {
+            memory.resident_mut(model).evicted_unused = 0;
+            self.model_mut(model).sent_away = None;
+        }
         self.unsettle_if(is_awaited && !is_used && !sabotaged!(cx, LoseResidencyRequest));
     }
 

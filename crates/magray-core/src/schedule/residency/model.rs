@@ -5,7 +5,7 @@ use crate::schedule::context::Context;
 use crate::schedule::device_set::DeviceSet;
 use crate::schedule::load_time::Source;
 use crate::schedule::sabotage::sabotaged;
-use crate::schedule::{ModelPlan, Moment, Priority};
+use crate::schedule::{ModelPlan, Moment, Priority, ResidencyRequest};
 
 /// A model, wherever its weights are.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub(in crate::schedule) struct Model {
     pub(in crate::schedule) gpu_used: Moment,
     /// It is wanted on a GPU, and none has it yet.
     pub(in crate::schedule) want: Option<Want>,
+    /// The request that sent it away, where nothing has asked for it since.
+    pub(in crate::schedule) sent_away: Option<ResidencyRequest>,
     /// It is no more: nothing of it is loaded again.
     pub(in crate::schedule) is_removed: bool,
     /// It leaves all memory; nothing of it is loaded before that is done.
@@ -53,6 +55,7 @@ impl Model {
             used: Moment::START,
             gpu_used: Moment::START,
             want: None,
+            sent_away: None,
             is_removed: false,
             is_releasing: false,
             is_forgetting: false,

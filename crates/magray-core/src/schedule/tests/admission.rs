@@ -124,11 +124,10 @@ fn room_is_not_kept_for_ever_for_one_that_does_not_come_back() {
 fn those_that_come_when_told_are_taken_before_others() {
     let mut bench = measured();
     let mut running = fill(&mut bench).1;
-    // Each of its own size, so that none is taken for another.
     let ask = |bench: &mut Bench, mark: u64| {
         let (caller, tokens, priority, allowed) = (CallerId(0), 400, Priority::Normal, Allowed::Any);
-        let (is_here, coming, coming_tokens) = (true, 0, 0);
-        let sketch = Sketch { caller, tokens, mark, is_here, coming, coming_tokens, priority, allowed };
+        let (new_tokens, is_here, coming) = (0, true, Coming::default());
+        let sketch = Sketch { caller, tokens, new_tokens, mark: Some(mark), is_here, coming, priority, allowed };
         match bench.machine.would_take(&sketch, bench.now) {
             Ok(_) => None,
             Err(Refused::Full { retry_after }) => Some(bench.now + retry_after),
@@ -170,16 +169,9 @@ fn those_who_were_told_to_come_count_as_if_they_were_there() {
     let now = bench.now;
     let mut would_take = |tokens, coming_tokens| {
         let (caller, priority, allowed) = (CallerId(0), Priority::Normal, Allowed::Any);
-        let sketch = Sketch {
-            caller,
-            tokens,
-            mark: tokens,
-            is_here: false,
-            coming: coming_tokens / 20,
-            coming_tokens,
-            priority,
-            allowed,
-        };
+        let coming = Coming { requests: coming_tokens / 20, tokens: coming_tokens, new_tokens: 0 };
+        let mark = Some(tokens);
+        let sketch = Sketch { caller, tokens, new_tokens: 0, mark, is_here: false, coming, priority, allowed };
         bench.machine.would_take(&sketch, now).is_ok()
     };
     assert!(would_take(500, 1_000));
@@ -231,16 +223,8 @@ fn tokens_that_are_free_would_be_taken_of_anyone() {
     assert!(tokens > 0);
     for priority in [Priority::Low, Priority::Normal, Priority::High] {
         for allowed in [Allowed::Any, Allowed::Gpu, Allowed::Only(CPU)] {
-            let sketch = Sketch {
-                caller: CallerId(9),
-                tokens,
-                mark: tokens,
-                is_here: false,
-                coming: 0,
-                coming_tokens: 0,
-                priority,
-                allowed,
-            };
+            let (caller, new_tokens, is_here, coming) = (CallerId(9), 0, false, Coming::default());
+            let sketch = Sketch { caller, tokens, new_tokens, mark: Some(1), is_here, coming, priority, allowed };
             assert!(bench.machine.would_take(&sketch, bench.now).is_ok());
         }
     }

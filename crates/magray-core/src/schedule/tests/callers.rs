@@ -119,8 +119,16 @@ fn a_refused_caller_finds_room_when_it_was_told_to() {
     let (_, running) = from(&mut bench, 1, 2_000);
     let ask = |bench: &mut Bench| {
         let (tokens, caller, priority, allowed) = (40_000, CallerId(1), Priority::Normal, Allowed::Any);
-        let sketch =
-            Sketch { caller, tokens, mark: tokens, is_here: false, coming: 0, coming_tokens: 0, priority, allowed };
+        let sketch = Sketch {
+            caller,
+            tokens,
+            new_tokens: 0,
+            mark: Some(1),
+            is_here: false,
+            coming: Coming::default(),
+            priority,
+            allowed,
+        };
         let now = bench.now;
         bench.machine.would_take(&sketch, now)
     };

@@ -150,3 +150,21 @@ fn a_large_request_on_two_workers_that_end_at_once_was_refused_though_innocent()
     assert_eq!(only_start(&bench.step(Event::Up { device: GPU })).requests(), [id]);
     assert_eq!(refusals(&bench.down(GPU, Ending::Crashed)), [(id, Refused::Poison)]);
 }
+
+#[test]
+fn a_large_request_in_whose_time_two_workers_ended_was_refused_though_innocent() {
+    let mut bench = Bench::up(1, Options::default());
+    bench.measure(GPU, 20);
+    let request = bench.gpu_request(4_000);
+    bench.submit(request);
+    for _ in 0..4 {
+        assert!(refusals(&bench.down(GPU, Ending::Crashed)).is_empty(), "no text was there twice");
+        let mut open = starts(&bench.step(Event::Up { device: GPU }));
+        for _ in 0..2 {
+            // What was lost is computed first.
+            let start = open.pop().unwrap();
+            open = starts(&bench.finish(start.batch));
+        }
+        assert_eq!(open.len(), 1, "one batch at a time");
+    }
+}

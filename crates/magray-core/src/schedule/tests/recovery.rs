@@ -154,6 +154,45 @@ fn a_silent_worker_is_ended_and_a_late_driver_is_no_silence() {
 }
 
 #[test]
+fn a_driver_that_was_late_took_a_living_worker_with_a_late_batch_for_dead() {
+    let options = || {
+        let recovery = Recovery { overdue_least: Duration::from_secs(5), ..Recovery::default() };
+        Options { recovery, ..Options::default() }
+    };
+    // A batch of some milliseconds is late after the first tenths of a second.
+    let late = || {
+        let mut bench = Bench::up(1, options());
+        bench.measure(GPU, 2);
+        let request = bench.gpu_request(1);
+        let (_, actions) = bench.submit(request);
+        assert_eq!(starts(&actions).len(), 1);
+        bench.step(Event::Heartbeat { device: GPU });
+        bench
+    };
+    let mut bench = late();
+    assert!(!killed(&bench.pass_with(Duration::from_millis(599), false), KillCause::Silent));
+    assert!(killed(&bench.pass_with(Duration::from_millis(2), false), KillCause::Silent), "the driver was in time");
+    // Stalled once, for longer than a worker may be silent.
+    let mut bench = late();
+    bench.now = bench.now + Duration::from_secs(1);
+    assert!(!killed(&bench.step(Event::Tick), KillCause::Silent));
+    assert!(!killed(&bench.pass_with(Duration::from_millis(199), false), KillCause::Silent));
+    assert!(killed(&bench.pass_with(Duration::from_millis(600), false), KillCause::Silent));
+    // A little late, again and again.
+    let mut bench = late();
+    let begin = bench.now;
+    let mut actions = Vec::new();
+    while !killed(&actions, KillCause::Silent) {
+        let wake = bench.machine.next_wake().unwrap();
+        bench.now = wake.max(bench.now) + Duration::from_millis(40);
+        actions = bench.step(Event::Tick);
+    }
+    let silent = bench.now.since(begin);
+    assert!(silent > Duration::from_millis(800), "{silent:?}: nothing that lay unread could be told");
+    assert!(silent < Duration::from_millis(1_200), "{silent:?}: it is dead all the same");
+}
+
+#[test]
 fn transient_failures_climb_the_ladder_and_a_probe_brings_the_device_back() {
     let (mut bench, _, mut start) = computing(1);
     for failures in 1..=3 {
@@ -333,4 +372,47 @@ fn a_device_given_up_by_an_earlier_process_is_not_started_before_a_reset() {
     machine.step(Event::GivenUp { device }, Moment::START, &mut actions);
     assert_eq!(actions[1..], [Action::Kill { device, cause: KillCause::RuledOut }]);
     assert!(machine.view().devices[0].state.is_settled());
+}
+
+/// A GPU whose batch is late, and whose last sign of life came just now.
+fn late() -> Bench {
+    let (mut bench, ..) = computing(1);
+    bench.pass(Duration::from_millis(200));
+    bench.step(Event::Heartbeat { device: GPU });
+    bench
+}
+
+#[test]
+fn silence_while_the_driver_itself_was_away_ends_no_worker_with_a_late_batch() {
+    let least = Recovery::default().late_silence_max;
+    for away_ms in [450, 500, 550] {
+        let mut bench = late();
+        let said = bench.now;
+        // The driver does something, and then nothing for a while: it is back when the silence would have lasted too long.
+        bench.now = bench.now + Duration::from_millis(610 - away_ms);
+        bench.step(Event::Cancelled(RequestId(999)));
+        bench.now = said + Duration::from_millis(610);
+        assert!(bench.now.since(said) > least);
+        let actions = bench.step(Event::Tick);
+        assert!(!killed(&actions, KillCause::Silent), "{away_ms} ms: what was said meanwhile has not been read");
+        bench.step(Event::Heartbeat { device: GPU });
+        let actions = bench.pass(Duration::from_millis(300));
+        assert!(!killed(&actions, KillCause::Silent), "{away_ms} ms");
+    }
+}
+
+#[test]
+fn silence_while_the_driver_was_there_ends_a_worker_with_a_late_batch_in_time() {
+    let (mut bench, said) = (late(), Duration::from_millis(1));
+    let least = Recovery::default().late_silence_max;
+    assert!(!killed(&bench.pass_with(least - said, false), KillCause::Silent));
+    assert!(killed(&bench.pass_with(2 * said, false), KillCause::Silent));
+}
+
+#[test]
+fn a_driver_that_was_away_sees_a_silent_worker_a_little_later() {
+    let mut bench = late();
+    bench.now = bench.now + Duration::from_millis(700);
+    assert!(!killed(&bench.step(Event::Tick), KillCause::Silent));
+    assert!(killed(&bench.pass_with(Duration::from_secs(1), false), KillCause::Silent));
 }

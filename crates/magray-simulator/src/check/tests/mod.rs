@@ -56,6 +56,7 @@ impl Books {
             cost: Cost { fixed_us: 1.0, token_us: 1.0, text_us: 1.0 },
             start: Duration::ZERO,
             loads: Loads::QUICK,
+            ranks: 1,
         };
         let plan = ModelPlan { bytes: 60, ..ModelPlan::default() };
         let options =

@@ -350,3 +350,35 @@ fn each_move_has_its_reason() {
     bench.pass(Duration::from_secs(61));
     assert_eq!(reason(&bench), Some("idle"));
 }
+
+#[test]
+fn weights_that_came_for_a_probe_stayed_although_their_model_was_released() {
+    let mut bench = bench(2, &[plan()]);
+    bench.use_once(A);
+    bench.request_residency(A, ResidencyRequest::Release);
+    bench.offloaded(GPU, A);
+    bench.forgotten(A);
+    bench.down(GPU, Ending::Rested);
+    bench.request_residency(A, ResidencyRequest::IdleTimeout(None));
+    bench.step(Event::Judged { device: GPU, condition: Condition::Bad(Fault::Overheated) });
+    bench.step(Event::Judged { device: GPU, condition: Condition::Fine });
+    bench.step(Event::Up { device: GPU });
+    assert_eq!(bench.loaded(GPU, A), [Action::Probe { device: GPU }], "there is nothing else to probe it with");
+    let actions = bench.step(Event::Probed { device: GPU, passed: true });
+    assert_eq!(moves(&actions), [offload(A)]);
+    assert_eq!(moves(&bench.offloaded(GPU, A))[0], Action::Forget { model: A });
+}
+
+#[test]
+fn an_image_that_was_completed_while_it_was_forgotten_was_forgotten_again() {
+    let keeping = Keeping { host: Some(Duration::from_secs(1)), ..Keeping::default() };
+    let mut bench = bench_of(1, 2, &[plan()], Options { keeping, ..Options::default() });
+    bench.step(Event::Up { device: GPU });
+    bench.use_once(A);
+    bench.request_residency(A, ResidencyRequest::Release);
+    assert!(bench.offloaded(GPU, A).contains(&Action::Forget { model: A }));
+    bench.step(Event::Imaged { model: A, is_there: true });
+    bench.forgotten(A);
+    assert!(moves(&bench.pass(Duration::from_secs(2))).is_empty());
+    assert_eq!(bench.releases(A), 1);
+}

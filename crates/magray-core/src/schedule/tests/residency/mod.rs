@@ -3,6 +3,7 @@
 
 mod going;
 mod room;
+mod sharing;
 
 use super::*;
 

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import sys
 import unittest
 from pathlib import Path
 
@@ -50,8 +51,13 @@ class JobTest(Isolated):
         return Job((str(self.folder / "in"),), str(self.folder / "out"), portion=portion)
 
     def run_all(self, job):
-        whole, keys = job.done()
-        return sum(job.run(portion, keys, self.embedder) for portion in job.plan() if portion not in whole)
+        (whole, keys), take, rows = job.done(), job.taker(), 0
+        for portion in job.plan():
+            if portion not in whole:
+                written, told = job.run(portion, keys, self.embedder)
+                take(told)
+                rows += written
+        return rows
 
     def check(self):
         keys, rows = read(self.folder / "out")
@@ -81,6 +87,36 @@ class JobTest(Isolated):
         self.assertEqual(self.run_all(self.job(100)), COUNT - done)
         self.check()
         self.assertEqual(self.run_all(self.job(100)), 0)
+
+    @unittest.skipUnless(importlib.util.find_spec("lance"), "pylance is not installed")
+    def test_a_lance_dataset_has_every_key_once(self):
+        import lance
+
+        from magray import MagrayError
+        from magray.jobs import Job
+
+        output = str(self.folder / "out.lance")
+        job = Job((str(self.folder / "in"),), output, portion=64)
+        take = job.taker()
+        for portion in job.plan()[:3]:
+            take(job.run(portion, None, self.embedder)[1])
+            # Once more, as after a node was lost: what is told of it reaches no driver.
+            job.run(portion, None, self.embedder)
+        self.assertEqual(lance.dataset(output).count_rows(), 3 * 64)
+        self.assertEqual(self.run_all(Job((str(self.folder / "in"),), output, portion=100)), COUNT - 3 * 64)
+        rows = lance.dataset(output).to_table()
+        self.assertEqual(sorted(rows.column("id").to_pylist()), list(range(COUNT)))
+        expected = self.embedder.encoder.encode(rows.column("text").to_pylist())
+        np.testing.assert_allclose(np.array(rows.column("embedding").to_pylist(), np.float32), expected, atol=TOLERANCE)
+        self.assertEqual(self.run_all(job), 0)
+        (self.folder / "more").mkdir()
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(table(range(COUNT, COUNT + 9)), self.folder / "more" / "more.parquet")
+        more = Job((str(self.folder / "more"),), output)
+        with self.assertRaisesRegex(MagrayError, "one job on a dataset"):
+            # Its driver began before the others were taken in.
+            take(more.run(more.plan()[0], None, self.embedder)[1])
 
     def test_mistakes_are_named(self):
         from magray.jobs import Job
@@ -120,6 +156,22 @@ class BatchTest(Isolated):
         frame = daft.from_pydict({"text": ["a cat", "a river"]})
         rows = frame.with_column("embedding", embedder(EMBEDDER, **SETTINGS)(frame["text"])).to_pydict()["embedding"]
         np.testing.assert_allclose(np.array(rows), Embedder(EMBEDDER, **SETTINGS).rows(["a cat", "a river"]), atol=TOLERANCE)
+
+    @unittest.skipUnless(importlib.util.find_spec("pyspark") and shutil.which("java"), "pyspark or Java is not installed")
+    def test_spark_has_a_column_of_vectors(self):
+        from pyspark.sql import SparkSession
+
+        from magray.spark import Embedder, embedder, schema
+
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        self.addCleanup(session.stop)
+        texts = [f"river {number}" for number in range(50)]
+        frame = session.createDataFrame(list(enumerate(texts)), ["id", "text"])
+        rows = frame.mapInPandas(embedder(EMBEDDER, **SETTINGS), schema(frame)).collect()
+        self.assertEqual(sorted(row["id"] for row in rows), list(range(50)))
+        expected = Embedder(EMBEDDER, **SETTINGS).rows([row["text"] for row in rows])
+        np.testing.assert_allclose(np.array([row["embedding"] for row in rows]), expected, atol=TOLERANCE)
 
 
 if __name__ == "__main__":

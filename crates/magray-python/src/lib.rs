@@ -9,6 +9,8 @@ mod generation;
 mod leaving;
 mod numbers;
 mod pending;
+#[cfg(feature = "program")]
+mod program;
 mod waiting;
 
 #[pyo3::pymodule(name = "_magray")]
@@ -29,4 +31,10 @@ mod native {
     use crate::pending::Pending;
     #[pymodule_export]
     use crate::waiting::Wakeups;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

@@ -1,8 +1,6 @@
 //! The exit codes.
 //! Knows nothing of what leads to each.
 
-use std::process::ExitCode;
-
 /// How a command ends when it does not succeed. The codes are a promise to scripts: they never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -76,12 +74,6 @@ impl Exit {
         let lines: Vec<String> =
             Self::ALL.iter().map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning())).collect();
         format!("Exit codes:\n    0  success\n{}", lines.join("\n"))
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit.code())
     }
 }
 

@@ -26,9 +26,9 @@ struct Log {
     shows_moves: bool,
 }
 
-/// Which models move, which devices come and go, and settings that were read again. Told by servers unless only errors are
-/// wanted.
-const MOVES: [&str; 3] = ["magray::residency", "magray::health", "magray::settings"];
+/// Which models move, which devices come and go, settings that were read again, and signals to stop. Told by servers unless only
+/// errors are wanted.
+const MOVES: [&str; 4] = ["magray::residency", "magray::health", "magray::settings", "magray::signals"];
 
 static LOG: OnceLock<Log> = OnceLock::new();
 

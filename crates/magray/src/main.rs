@@ -1,54 +1,9 @@
-//! Speaks: reads the command line, runs one command, turns its end into an exit code.
-//! Holds no model or device code and decides nothing itself.
+//! The program `magray`.
+//! Has nothing of its own: the library speaks, which the wheel's program starts as well.
 #![forbid(unsafe_code)]
-
-mod cli;
-mod commands;
-mod config;
-mod console;
-mod control;
-mod critics;
-mod exit;
-mod exit_code;
-mod input;
-mod interrupt;
-mod logging;
-mod model;
-mod nearest;
-mod output;
-mod qdrant;
-mod remote;
-mod server;
-mod session;
-mod splitting;
-mod vector_stores;
 
 use std::process::ExitCode;
 
-use magray_generation as generation;
-
 fn main() -> ExitCode {
-    // A panic is a defect; it has printed its message, and scripts see the exit code for it.
-    std::panic::catch_unwind(speak).unwrap_or(exit::Exit::Internal.into())
-}
-
-fn speak() -> ExitCode {
-    let cli = cli::Cli::read();
-    if !cli.command.handles_signals() {
-        interrupt::install();
-    }
-    let context = cli.context();
-    match cli.command.run(&context) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => match failure.exit() {
-            Some(exit) => {
-                context.console.fail(&failure);
-                if let Some(message) = interrupt::last_word() {
-                    context.console.note(message);
-                }
-                exit.into()
-            }
-            None => ExitCode::SUCCESS,
-        },
-    }
+    magray::run().into()
 }

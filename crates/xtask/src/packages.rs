@@ -20,7 +20,7 @@ pub(crate) fn make(root: &Path, kernels: Kernels) -> Outcome {
         return Outcome::LeftOut(Lack::Tool("packages are made on Linux, with python3"));
     };
     let folder = step::target_folder(root);
-    let built = match old_glibc::build(root, &["magray"]) {
+    let built = match old_glibc::build(root, "magray", &[]) {
         Ok(release) => release.join("magray"),
         Err(outcome) => return outcome,
     };

@@ -6,10 +6,11 @@ Imports nothing but what is used: neither numpy nor the engine is loaded before 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+# As in `typing`, which takes longer to import than all else here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from magray._magray import Busy, Cancelled, DeviceError, Forked, MagrayError
+    from magray._magray import Busy, Cancelled, DeviceError, Forked, MagrayError, __version__
     from magray.chat import Answer, Chat, Piece
     from magray.collection import Collection, Hit
     from magray.cross_encoder import CrossEncoder
@@ -30,6 +31,7 @@ __all__ = [
     "Hit",
     "MagrayError",
     "Piece",
+    "__version__",
 ]
 
 _HOMES = {
@@ -46,6 +48,7 @@ _HOMES = {
     "Hit": "collection",
     "MagrayError": "_magray",
     "Piece": "chat",
+    "__version__": "_magray",
 }
 
 

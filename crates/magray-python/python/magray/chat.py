@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +9,7 @@ from typing import Any
 
 from magray._magray import Answers
 from magray.engine import Engine
-from magray.server import Server, of_environment
-from magray.waiting import waker
+from magray.model import Model
 
 Message = Mapping[str, Any]
 # Arguments of a request that are the server's under another name.
@@ -61,8 +59,8 @@ class Answer:
             self.finish, self.tokens = piece.finish, piece.tokens or 0
 
 
-class Chat:
-    """A language model: a name, a folder, or a GGUF file. Other arguments are those of `Engine`; `server` as for `Encoder`.
+class Chat(Model):
+    """A language model: a name, a folder, or a GGUF file. `server`, `api_key`, `engine` and `settings` as for `Model`.
 
     Arguments of a request: `max_tokens`, `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `frequency_penalty`,
     `presence_penalty`, `logit_bias`, `seed`, `stop`, `schema` (a JSON schema), `regex`, `choices`, `tools`, `tool_choice`,
@@ -78,16 +76,10 @@ class Chat:
         engine: Engine | None = None,
         **settings: Any,
     ) -> None:
-        address = of_environment(server) if engine is None else None
-        self.model = model
-        self.server = Server(address, api_key) if address else None
-        self.engine = engine
+        super().__init__(model, server, api_key, engine, settings)
         if self.server is not None:
             self.model = self.server.model(model, "generate")["id"]
-            return
-        if self.engine is None:
-            self.engine = Engine(model, **settings)
-        if self.engine.known["does"] != "generate":
+        if self.engine is not None and self.engine.known["does"] != "generate":
             raise ValueError(f"'{model}' generates no text ({self.engine.known['does']}): use a language model")
 
     def __call__(self, messages: str | Sequence[Message], **request: Any) -> Answer:
@@ -112,10 +104,14 @@ class Chat:
         """As `stream`, awaited."""
         asked = _asked(messages, request)
         if self.engine is None:
+            import asyncio
+
             pieces = self._stream(asked)
             while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
                 yield piece
             return
+        from magray.awaiting import waker
+
         answers = self.engine.native().generate(json.dumps(_checked(asked)))
         try:
             while True:
@@ -133,11 +129,6 @@ class Chat:
         async for piece in self.astream(messages, **request):
             answer.add(piece)
         return answer
-
-    def close(self) -> None:
-        """Ends the engine."""
-        if self.engine is not None:
-            self.engine.close()
 
     def _stream(self, asked: dict[str, Any]) -> Iterator[Piece]:
         if self.engine is None:

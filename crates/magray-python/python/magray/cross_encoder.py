@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magray.engine import Engine
-from magray.server import Server, of_environment
+from magray.model import Model
 
 Floats = NDArray[np.float32]
 Pair = Sequence[str]
 
 
-class CrossEncoder:
-    """A model that reads two texts together. Other arguments are those of `Engine`; `server` as for `Encoder`."""
+class CrossEncoder(Model):
+    """A model that reads two texts together. `server`, `api_key`, `engine` and `settings` as for `Model`."""
 
     def __init__(
         self,
@@ -27,16 +27,12 @@ class CrossEncoder:
         engine: Engine | None = None,
         **settings: Any,
     ) -> None:
-        address = of_environment(server) if engine is None else None
-        self.model = model
-        self.server = Server(address, api_key) if address else None
-        self.engine = engine
+        super().__init__(model, server, api_key, engine, settings)
         self.labels: list[str] = ["score"]
         if self.server is not None:
             self.model = self.server.model(model, "rank")["id"]
-            return
         if self.engine is None:
-            self.engine = Engine(model, **settings)
+            return
         known = self.engine.known
         if known["does"] not in ("rank", "classify"):
             raise ValueError(f"'{model}' does not score pairs of texts ({known['does']})")
@@ -106,11 +102,6 @@ class CrossEncoder:
             for one in found:
                 one["text"] = documents[one["corpus_id"]]
         return found
-
-    def close(self) -> None:
-        """Ends the engine."""
-        if self.engine is not None:
-            self.engine.close()
 
     def _raw(self, pairs: list[tuple[str, str]], portion: int, bar: str | None) -> Floats:
         if self.engine is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from magray import places, vectors
 from magray.engine import Engine
-from magray.server import Server, of_environment
+from magray.model import Model
 
 Floats = NDArray[np.float32]
 Text = str | Sequence[str]
@@ -20,11 +19,10 @@ _QUERY = ("query", "search_query")
 _DOCUMENT = ("document", "passage", "search_document", "corpus")
 
 
-class Encoder:
-    """A model that embeds. Other arguments are those of `Engine`.
+class Encoder(Model):
+    """A model that embeds. `server`, `api_key`, `engine` and `settings` as for `Model`.
 
-    `server` (or MAGRAY_SERVER) names a server that computes in place of an engine of this process; `prompts` adds prompts to
-    those of the model, `truncate_dim` keeps the first so many numbers of each vector.
+    `prompts` adds prompts to those of the model, `truncate_dim` keeps the first so many numbers of each vector.
     """
 
     def __init__(
@@ -39,13 +37,8 @@ class Encoder:
         engine: Engine | None = None,
         **settings: Any,
     ) -> None:
-        address = of_environment(server) if engine is None else None
-        self.model = model
+        super().__init__(model, server, api_key, engine, settings)
         self.truncate_dim = truncate_dim
-        self.server = Server(address, api_key) if address else None
-        self.engine = engine
-        if self.server is None and engine is None:
-            self.engine = Engine(model, **settings)
         known = self._known()
         if known["does"] != "embed":
             raise ValueError(f"'{model}' does not embed texts ({known['does']})")
@@ -137,6 +130,8 @@ class Encoder:
         texts, name = self._prompted(texts, prompt_name, prompt)
         dimensions = truncate_dim or self.truncate_dim
         if self.engine is None:
+            import asyncio
+
             rows = await asyncio.to_thread(
                 self._rows, texts, name, batch_size, dimensions, normalize_embeddings, None
             )
@@ -203,17 +198,6 @@ class Encoder:
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of texts, special ones included."""
         return self._local("tokens").tokens(texts)
-
-    def close(self) -> None:
-        """Ends the engine."""
-        if self.engine is not None:
-            self.engine.close()
-
-    def __enter__(self) -> Encoder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _local(self, what: str) -> Engine:
         if self.engine is None:

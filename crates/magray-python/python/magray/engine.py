@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from magray import places
 from magray._magray import Engine as Native
 from magray._magray import Pending
-from magray.waiting import Rows, finished, waited
+from magray.waiting import Rows, waited
 
 Floats = NDArray[np.float32]
 
@@ -128,7 +128,7 @@ class Engine:
         """As `embed`, awaited; a task that is cancelled cancels the work."""
         if not texts:
             return np.empty((0, self._columns(dimensions)), np.float32)
-        return rows(await finished(self._embed(texts, prompt, portion, dimensions, normalize)))
+        return rows(await _finished(self._embed(texts, prompt, portion, dimensions, normalize)))
 
     def embed_tokens(self, texts: Sequence[str], *, prompt: str | None = None) -> list[Floats]:
         """By text a row for each of its tokens, special ones included."""
@@ -148,7 +148,7 @@ class Engine:
         """As `score`, awaited."""
         if not pairs:
             return np.empty((0, len(self.known.get("labels", []))), np.float32)
-        return rows(await finished(self.native().score(list(pairs), portion)))
+        return rows(await _finished(self.native().score(list(pairs), portion)))
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of texts, special ones included."""
@@ -191,3 +191,10 @@ def _forget_parents() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_parents)
+
+
+async def _finished(pending: Pending) -> Rows:
+    # asyncio takes longer to import than this package: it is loaded when something is awaited.
+    from magray.awaiting import finished
+
+    return await finished(pending)

@@ -1,7 +1,9 @@
-"""A corpus in Parquet files as a folder of Parquet files with vectors, in portions that are each there as a whole or not at all.
+"""A corpus in Parquet files as a folder of Parquet files with vectors, or as a Lance dataset, in portions that are each there as a whole
+or not at all.
 
-A portion's file has the name of a hash of its keys and is renamed into place, so that one that is computed twice is there once.
-A job that is started again computes the keys that no file has. Runs portions; who runs them where is `magray.ray`'s matter.
+A portion's file has the name of a hash of its keys and is renamed into place, so that one that is computed twice is there once; fragments
+of Lance are taken in by the driver, once. A job that is started again computes the keys that the output does not have. Runs portions; who
+runs them where is `magray.ray`'s matter.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,7 +36,8 @@ class Portion:
 
 @dataclass(frozen=True)
 class Job:
-    """What is embedded, and where to. `inputs` are files or folders of Parquet; `key` names the column that tells rows apart."""
+    """What is embedded, and where to. `inputs` are files or folders of Parquet; `key` names the column that tells rows apart; an
+    `output` that ends with `.lance` is a Lance dataset, any other a folder of Parquet files."""
 
     inputs: tuple[str, ...]
     output: str
@@ -42,6 +45,11 @@ class Job:
     text: str = "text"
     vectors: str = "embedding"
     portion: int = 2048
+
+    @property
+    def is_lance(self) -> bool:
+        """Whether the output is a Lance dataset."""
+        return self.output.rstrip("/").endswith(".lance")
 
     def plan(self) -> list[Portion]:
         """All portions of the inputs."""
@@ -68,8 +76,14 @@ class Job:
         return found
 
     def done(self) -> tuple[set[Portion], Any]:
-        """The portions that are whole, and the keys of all other files of the output (`None`: there are none)."""
+        """The portions that are whole, and the keys of all other rows of the output (`None`: there are none)."""
         import pyarrow.parquet
+
+        if self.is_lance:
+            from magray import lance
+
+            # A dataset does not say which portions its rows came in.
+            return set(), lance.done_keys(self.output, self.key)
 
         planned, whole = set(self.plan()), set()
         chunks: list[Any] = []
@@ -91,8 +105,17 @@ class Job:
         names = sorted(name for name in os.listdir(self.output) if name.endswith(".parquet"))
         return [os.path.join(self.output, name) for name in names]
 
-    def run(self, portion: Portion, done_keys: Any, embedder: Embedder) -> int:
-        """Computes a portion but for keys that are done, and writes its file; how many rows that were."""
+    def taker(self) -> Callable[[str], None]:
+        """What the one driver of a job does with what `run` tells beside the rows: fragments become part of a dataset."""
+        if not self.is_lance:
+            return lambda told: None
+        from magray import lance
+
+        dataset = lance.Dataset(self.output)
+        return lambda told: dataset.take(told) if told else None
+
+    def run(self, portion: Portion, done_keys: Any, embedder: Embedder) -> tuple[int, str]:
+        """Computes a portion but for keys that are done, and writes it; how many rows that were, and what `taker` is told."""
         import pyarrow
         import pyarrow.compute
         import pyarrow.parquet
@@ -105,9 +128,13 @@ class Job:
             is_done = pyarrow.compute.is_in(table.column(self.key), value_set=done_keys)
             table = table.filter(pyarrow.compute.invert(is_done))
         if table.num_rows == 0:
-            return 0
+            return 0, ""
         rows = embedder.rows(table.column(self.text).to_pylist())
         table = table.append_column(self.vectors, as_column(rows))
+        if self.is_lance:
+            from magray import lance
+
+            return int(table.num_rows), lance.written(self.output, table)
         metadata = (table.schema.metadata or {}) | {_MARK: json.dumps(portion.shown()).encode()}
         digest = hashlib.sha256()
         for key in table.column(self.key).to_pylist():
@@ -121,7 +148,7 @@ class Job:
         finally:
             if os.path.exists(unfinished):
                 os.remove(unfinished)
-        return int(table.num_rows)
+        return int(table.num_rows), ""
 
 
 def _rows(portion: Portion) -> Any:

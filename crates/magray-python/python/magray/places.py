@@ -5,28 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 from magray._magray import MagrayError, find_model
+from magray.program import PLACE as PROGRAM
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 
 
 def program() -> str | None:
-    """The program `magray`: the one of MAGRAY_BIN, the one beside this package, or one in the search path."""
+    """The program `magray`: the one of MAGRAY_BIN, the one of this package, or one in the search path."""
     named = os.environ.get("MAGRAY_BIN")
     if named:
         return named
-    here = Path(__file__).resolve()
-    # The scripts of an environment lie beside its libraries: ENV/lib/pythonX/site-packages/magray, ENV/bin.
-    environments = [folder for folder in here.parents if folder.name in ("lib", "lib64")]
-    folders = [folder.parent / "bin" for folder in environments[:1]]
-    folders.append(Path(sys.executable).parent)
-    for folder in folders:
-        found = folder / "magray"
-        if found.is_file() and os.access(found, os.X_OK):
-            return str(found)
+    if os.access(PROGRAM, os.X_OK):
+        return PROGRAM
     return shutil.which("magray")
 
 

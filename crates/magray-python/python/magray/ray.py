@@ -6,6 +6,7 @@ Needs `ray[data]` and `pyarrow`. A worker of a GPU that dies is replaced by the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import ray
@@ -29,7 +30,8 @@ class _Portions:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         portions = zip(batch["file"], batch["start"], batch["rows"], strict=True)
         each = [Portion(str(file), int(start), int(rows)) for file, start, rows in portions]
-        return batch | {"written": [self.job.run(portion, self.done_keys, self.embedder) for portion in each]}
+        done = [self.job.run(portion, self.done_keys, self.embedder) for portion in each]
+        return batch | {"written": [rows for rows, _ in done], "told": [told for _, told in done]}
 
 
 def embed_parquet(
@@ -48,10 +50,11 @@ def embed_parquet(
     encode: dict[str, Any] | None = None,
     **settings: Any,
 ) -> int:
-    """Embeds the column `text` of Parquet files into Parquet files of the folder `output`; how many rows this run has written.
+    """Embeds the column `text` of Parquet files into Parquet files of the folder `output`, or into a Lance dataset where `output` ends with
+    `.lance`; how many rows this run has written.
 
     Started again, it computes only the keys that are missing in `output`; no key is there twice. The files must be in a place
-    that all nodes see. `concurrency` is how many processes compute; `settings` are those of `magray.Encoder`.
+    that all nodes see. A Lance dataset is for one job at a time. `concurrency` is how many processes compute; `settings` are those of `magray.Encoder`.
     """
     job = Job((inputs,) if isinstance(inputs, str) else tuple(inputs), output, key, text, vectors, portion)
     whole, done_keys = job.done()
@@ -67,14 +70,14 @@ def embed_parquet(
         fn_constructor_args=(job, None if done_keys is None else ray.put(done_keys), embedder),
         **{name: value for name, value in arguments.items() if value is not None},
     )
-    written, reached = 0, 0
-    if not progress:
-        return sum(int(row["written"]) for row in done.iter_rows())
-    with Progress(sum(one.rows for one in left), "Embedding") as bar:
+    written, reached, take = 0, 0, job.taker()
+    with Progress(sum(one.rows for one in left), "Embedding") if progress else nullcontext() as bar:
         for row in done.iter_rows():
+            take(str(row["told"]))
             written += int(row["written"])
             reached += int(row["rows"])
-            bar.show(reached)
+            if bar is not None:
+                bar.show(reached)
     return written
 
 

@@ -23,7 +23,7 @@ const SIMULATOR: &str = "magray-simulator";
 /// Measures the engine: leans on it as the highest layer does, and none leans on it.
 const BENCH: &str = "magray-bench";
 
-/// Speaks Python: leans on what the commands lean on, and none leans on it.
+/// Speaks Python: leans on what the commands lean on, and on these in a wheel, which has both; none leans on it.
 const PYTHON: &str = "magray-python";
 
 /// Reports skipped tests: leans on none, and the tests of every crate may lean on it.
@@ -35,7 +35,7 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
         return Vec::new();
     };
     let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
-    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (LOAD, 1), (BENCH, 4), (PYTHON, 6)];
+    let apart = [(APART, 0), (FOR_TESTS, 0), (SIMULATOR, 1), (LOAD, 1), (BENCH, 4), (PYTHON, 7)];
     let apart = apart.into_iter().find(|(name, _)| *name == owner);
     let own_rank = if owner == CHAT { Some(0) } else { rank(owner) };
     let Some(own_rank) = own_rank.or(apart.map(|(_, rank)| rank)) else {
@@ -119,9 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn python_leans_on_what_the_commands_lean_on() {
-        let manifest = "[dependencies]\nmagray-generation = \"1\"\nmagray-index = \"1\"\nmagray = \"1\"\n";
-        assert_eq!(lines("magray-python", manifest), [4]);
+    fn python_leans_on_the_commands_and_on_what_they_lean_on() {
+        let manifest =
+            "[dependencies]\nmagray-generation = \"1\"\nmagray-index = \"1\"\nmagray = \"1\"\nmagray-bench = \"1\"\n";
+        assert_eq!(lines("magray-python", manifest), [5]);
         assert_eq!(lines("magray", "[dependencies]\nmagray-python = \"1\"\n"), [2]);
     }
 

@@ -7,12 +7,13 @@ use super::text_rules::has_word;
 use super::tree::{Kind, SourceFile};
 
 /// Where unsafe code may stand: a folder ends with `/`.
-const UNSAFE_PLACES: [&str; 5] = [
+const UNSAFE_PLACES: [&str; 6] = [
     "crates/magray-device/src/cpu/",
     "crates/magray-device/src/cuda/",
     "crates/magray-device/src/scan/kernels/",
     "/mapped.rs",
     "crates/magray-device/src/shared_memory.rs",
+    "crates/magray-python/src/program.rs",
 ];
 
 const EMPTY_NAMES: [&str; 8] = ["util", "utils", "helper", "helpers", "manager", "common", "misc", "stuff"];

@@ -1,0 +1,5 @@
+"""`python -m magray`: the program."""
+
+from magray.program import main
+
+main()

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use magray_engine::engine::{Allowed, Engine, Sketch};
+use magray_engine::engine::{Allowed, Coming, Engine, Sketch};
 
 use super::{
     errors::{Kind, Problem},
@@ -24,10 +24,13 @@ pub(crate) struct Admission {
     unread: AtomicU64,
     /// Requests that have a reservation and are not in the queue yet.
     reserved: AtomicU64,
-    /// Their tokens, estimated.
+    /// Their tokens and new tokens, estimated.
     reserved_tokens: AtomicU64,
-    /// Moving average over recent requests.
-    tokens_per_kib: AtomicU64,
+    reserved_new_tokens: AtomicU64,
+    /// Moving averages over recent requests to embed, and to generate.
+    tokens_per_kib: [AtomicU64; 2],
+    /// Of those to generate: new tokens that they asked for.
+    new_tokens: AtomicU64,
     /// The time that all of the queue should take, as it was when it was asked last.
     backlog_ms: AtomicU64,
 }
@@ -44,7 +47,9 @@ pub(crate) struct HeldBytes {
 pub(crate) struct QueueReservation {
     admission: Arc<Admission>,
     body_bytes: u64,
+    generates: bool,
     tokens: u64,
+    new_tokens: u64,
 }
 
 /// What a request takes beside its body: its connection, its answer's head, its entry in the queue.
@@ -57,6 +62,7 @@ const LARGE_PART: u64 = 64;
 const SPARED_PART: u64 = 4;
 /// The first estimate: English text.
 const TOKENS_PER_KIB: u64 = 256;
+const NEW_TOKENS: u64 = 256;
 /// The weight of a request in the moving average is one part in this.
 const AVERAGE_PART: u64 = 8;
 
@@ -68,7 +74,9 @@ impl Admission {
             unread: 0.into(),
             reserved: 0.into(),
             reserved_tokens: 0.into(),
-            tokens_per_kib: TOKENS_PER_KIB.into(),
+            reserved_new_tokens: 0.into(),
+            tokens_per_kib: [TOKENS_PER_KIB.into(), TOKENS_PER_KIB.into()],
+            new_tokens: NEW_TOKENS.into(),
             backlog_ms: 0.into(),
         }
     }
@@ -138,27 +146,46 @@ impl Admission {
     }
 
     /// What a body of this size should have, by recent ones.
-    pub(crate) fn tokens_of(&self, body_bytes: u64) -> u64 {
-        (body_bytes.saturating_mul(self.tokens_per_kib.load(Ordering::Relaxed)) / 1024).max(1)
+    pub(crate) fn tokens_of(&self, body_bytes: u64, generates: bool) -> u64 {
+        let per_kib = self.tokens_per_kib[usize::from(generates)].load(Ordering::Relaxed);
+        (body_bytes.saturating_mul(per_kib) / 1024).max(1)
     }
 
-    fn learn(&self, body_bytes: u64, tokens: u64) {
-        let found = (tokens * 1024 / body_bytes.max(1)).clamp(1, 1024);
-        let known = self.tokens_per_kib.load(Ordering::Relaxed);
-        // Two threads may overwrite each other's result: it is an estimate.
-        let average = (known * (AVERAGE_PART - 1) + found).div_ceil(AVERAGE_PART);
-        self.tokens_per_kib.store(average, Ordering::Relaxed);
+    fn learn(&self, of: &QueueReservation, tokens: u64, new_tokens: u64) {
+        // Two threads may overwrite each other's result: these are estimates.
+        let average = |known: &AtomicU64, found: u64| {
+            let sum = known.load(Ordering::Relaxed) * (AVERAGE_PART - 1) + found;
+            known.store(sum.div_ceil(AVERAGE_PART), Ordering::Relaxed);
+        };
+        let per_kib = (tokens * 1024 / of.body_bytes.max(1)).clamp(1, 1024);
+        average(&self.tokens_per_kib[usize::from(of.generates)], per_kib);
+        if of.generates {
+            average(&self.new_tokens, new_tokens.max(1));
+        }
+    }
+
+    /// What is known of a request with a body of this size.
+    fn sketch(&self, body_bytes: u64, asker: Asker) -> Sketch {
+        let Asker { caller, priority, generates, mark } = asker;
+        let coming = Coming {
+            requests: self.reserved.load(Ordering::Relaxed),
+            tokens: self.reserved_tokens.load(Ordering::Relaxed),
+            new_tokens: self.reserved_new_tokens.load(Ordering::Relaxed),
+        };
+        let tokens = self.tokens_of(body_bytes, generates);
+        let new_tokens = if generates { self.new_tokens.load(Ordering::Relaxed) } else { 0 };
+        Sketch { caller, tokens, new_tokens, mark, is_here: false, coming, priority, allowed: Allowed::Any }
+    }
+
+    /// Whether the queue has room for a request with a body of this size, from any caller.
+    pub(crate) fn is_queue_free(&self, engine: &Engine, body_bytes: u64, asker: Asker) -> bool {
+        let Sketch { tokens, coming, .. } = self.sketch(body_bytes, asker);
+        !asker.generates && engine.has_free(tokens.saturating_add(coming.tokens).saturating_add(coming.new_tokens))
     }
 
     /// Refuses a request with a body of this size while the queue has no room for it.
     pub(crate) fn check_queue(&self, engine: &Engine, body_bytes: u64, asker: Asker) -> Result<(), Problem> {
-        let (coming, coming_tokens) =
-            (self.reserved.load(Ordering::Relaxed), self.reserved_tokens.load(Ordering::Relaxed));
-        let Asker { caller, priority } = asker;
-        let (tokens, mark, allowed) = (self.tokens_of(body_bytes), body_bytes, Allowed::Any);
-        let is_here = false;
-        let sketch = Sketch { caller, tokens, mark, is_here, coming, coming_tokens, priority, allowed };
-        self.note_backlog(engine.would_take(sketch)?);
+        self.note_backlog(engine.would_take(self.sketch(body_bytes, asker))?);
         Ok(())
     }
 
@@ -173,13 +200,13 @@ impl Admission {
         body_bytes: u64,
         asker: Asker,
     ) -> Result<QueueReservation, Problem> {
-        let (tokens, allowed) = (self.tokens_of(body_bytes), Allowed::Any);
-        let coming_tokens = self.reserved_tokens.fetch_add(tokens, Ordering::Relaxed);
-        let coming = self.reserved.fetch_add(1, Ordering::Relaxed);
-        let reservation = QueueReservation { admission: Arc::clone(self), body_bytes, tokens };
-        let Asker { caller, priority } = asker;
-        let (mark, is_here) = (body_bytes, true);
-        let sketch = Sketch { caller, tokens, mark, is_here, coming, coming_tokens, priority, allowed };
+        let sketch = Sketch { is_here: true, ..self.sketch(body_bytes, asker) };
+        let Sketch { tokens, new_tokens, .. } = sketch;
+        self.reserved.fetch_add(1, Ordering::Relaxed);
+        self.reserved_tokens.fetch_add(tokens, Ordering::Relaxed);
+        self.reserved_new_tokens.fetch_add(new_tokens, Ordering::Relaxed);
+        let generates = asker.generates;
+        let reservation = QueueReservation { admission: Arc::clone(self), body_bytes, generates, tokens, new_tokens };
         self.note_backlog(engine.would_take(sketch)?);
         Ok(reservation)
     }
@@ -192,8 +219,9 @@ impl QueueReservation {
         Ok(HeldBytes { admission: Arc::clone(&self.admission), bytes })
     }
 
-    pub(crate) fn submitted(self, tokens: usize) {
-        self.admission.learn(self.body_bytes, tokens as u64);
+    /// It is submitted, with this many tokens and new tokens at most.
+    pub(crate) fn submitted(self, tokens: usize, new_tokens: usize) {
+        self.admission.learn(&self, tokens as u64, new_tokens as u64);
     }
 }
 
@@ -201,6 +229,7 @@ impl Drop for QueueReservation {
     fn drop(&mut self) {
         self.admission.reserved.fetch_sub(1, Ordering::Relaxed);
         self.admission.reserved_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+        self.admission.reserved_new_tokens.fetch_sub(self.new_tokens, Ordering::Relaxed);
     }
 }
 
@@ -237,6 +266,12 @@ mod tests {
         Arc::new(Admission::new(bytes_max))
     }
 
+    /// One whose tokens are not counted among the reserved ones.
+    fn reservation(admission: &Arc<Admission>, body_bytes: u64, generates: bool) -> QueueReservation {
+        admission.reserved.fetch_add(1, Ordering::Relaxed);
+        QueueReservation { admission: Arc::clone(admission), body_bytes, generates, tokens: 0, new_tokens: 0 }
+    }
+
     #[test]
     fn dropped_requests_give_their_bytes_back() {
         let admission = admission(100_000);
@@ -265,8 +300,7 @@ mod tests {
         let admission = admission(2_000);
         let mut body = admission.enter().unwrap();
         body.grow(100).unwrap();
-        admission.reserved.store(1, Ordering::Relaxed);
-        let reservation = QueueReservation { admission: Arc::clone(&admission), body_bytes: 100, tokens: 0 };
+        let reservation = reservation(&admission, 100, false);
         let answer = reservation.hold_answer(10_000).unwrap();
         assert!(admission.enter().is_err());
         drop(answer);
@@ -310,16 +344,23 @@ mod tests {
     #[test]
     fn the_estimate_of_tokens_follows_recent_requests() {
         let admission = admission(1);
-        assert_eq!(admission.tokens_of(4_096), 1_024);
-        for _ in 0..100 {
-            admission.learn(10_000, 1_000);
-        }
-        assert!((400..500).contains(&admission.tokens_of(4_096)), "{}", admission.tokens_of(4_096));
+        let tokens_of = |body_bytes| admission.tokens_of(body_bytes, false);
+        let learn = |body_bytes, tokens| {
+            (0..100).for_each(|_| reservation(&admission, body_bytes, false).submitted(tokens, 0));
+        };
+        assert_eq!(tokens_of(4_096), 1_024);
+        learn(10_000, 1_000);
+        assert!((400..500).contains(&tokens_of(4_096)), "{}", tokens_of(4_096));
         // Large bodies with few tokens do not bring the estimate to zero.
-        for _ in 0..100 {
-            admission.learn(1 << 30, 1);
-        }
-        assert!(admission.tokens_of(1 << 20) >= 1 << 10);
-        assert_eq!(admission.tokens_of(0), 1);
+        learn(1 << 30, 1);
+        assert!(tokens_of(1 << 20) >= 1 << 10);
+        assert_eq!(tokens_of(0), 1);
+        // Of prompts nothing was learnt from texts to embed, and nothing is taken for an answer of no token.
+        assert_eq!(admission.tokens_of(4_096, true), 1_024);
+        (0..100).for_each(|_| reservation(&admission, 1_024, true).submitted(64, 32));
+        let asker = Asker { generates: true, ..Asker::default() };
+        let sketch = admission.sketch(1_024, asker);
+        assert!((64..=72).contains(&sketch.tokens) && (32..=40).contains(&sketch.new_tokens), "{sketch:?}");
+        assert_eq!(admission.sketch(1_024, Asker::default()).new_tokens, 0);
     }
 }

@@ -226,6 +226,10 @@ impl App {
         self.0.admission.check_queue(self.engine(), body_bytes, asker)
     }
 
+    pub(crate) fn is_queue_free(&self, body_bytes: u64, asker: Asker) -> bool {
+        self.0.admission.is_queue_free(self.engine(), body_bytes, asker)
+    }
+
     pub(crate) fn reserve_queue(&self, body_bytes: u64, asker: Asker) -> Result<QueueReservation, Problem> {
         self.0.admission.reserve_queue(self.engine(), body_bytes, asker)
     }

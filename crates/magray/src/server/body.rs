@@ -1,7 +1,11 @@
 //! Reads a request's body once, into one piece, within its limits of bytes and time.
 //! Never holds more than `admission` allows, and copies nothing that arrived in one piece.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{DefaultHasher, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     body::HttpBody,
@@ -22,6 +26,9 @@ use super::{
     requests, reservation,
     scope::RequestScope,
 };
+
+/// A longer body is known by its length alone.
+const MARKED_BYTES_MAX: u64 = 1 << 16;
 
 /// A body that was read. It counts as held until its last clone is dropped.
 #[derive(Clone)]
@@ -95,9 +102,7 @@ impl FromRequest<App> for Body {
         let read = match entered {
             Ok((mut held, coding)) => {
                 let reading = tokio::time::timeout(limits.body_within, read(&mut body, announced, most, &mut held));
-                let Ok(read) = reading.await else {
-                    return Err(Problem::new(Kind::TooSlow, "the body of the request did not arrive in time"));
-                };
+                let Ok(read) = reading.await else { return Err(too_slow()) };
                 match (read, coding) {
                     (Ok(packed), Some(coding)) => unpack(app, coding, packed, held).await,
                     (read, _) => read.map(|bytes| Self(Arc::new(Read { bytes, _held: held }))),
@@ -163,6 +168,24 @@ async fn unpack(app: &App, coding: Coding, packed: Bytes, of_packed: HeldBytes) 
     app.read(bytes, unpack).await
 }
 
+/// What tells a request that may be refused from others, and is the same when it comes again: its body, or the length of a long one.
+/// `None` where neither is known. What is read of it stays in the request.
+pub(crate) async fn mark(app: &App, request: &mut Request) -> Result<Option<u64>, Problem> {
+    let Some(bytes) = request.body().size_hint().exact() else { return Ok(None) };
+    if bytes > MARKED_BYTES_MAX || request.headers().contains_key(header::EXPECT) {
+        return Ok(Some(bytes));
+    }
+    let mut held = app.admission().enter()?;
+    let mut body = std::mem::take(request.body_mut());
+    let reading = tokio::time::timeout(app.limits().body_within, read(&mut body, Some(bytes), bytes, &mut held));
+    let Ok(read) = reading.await else { return Err(too_slow()) };
+    let read = read?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&read);
+    *request.body_mut() = read.into();
+    Ok(Some(hasher.finish()))
+}
+
 /// Reads and drops the body of a refused request, up to a bound: a client that is still sending when its connection is
 /// closed does not see why it was refused. A client that waits for `100 Continue` gets none.
 pub(crate) async fn discard<B: HttpBody<Data = Bytes> + Unpin>(request: http::Request<B>) {
@@ -195,6 +218,10 @@ fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<Str
             Some(name.to_owned())
         }
     }
+}
+
+fn too_slow() -> Problem {
+    Problem::new(Kind::TooSlow, "the body of the request did not arrive in time")
 }
 
 fn too_large(most: u64) -> Problem {

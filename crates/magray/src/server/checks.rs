@@ -1,15 +1,16 @@
 //! Checks a request before its body is read: host, origin, key, rate, and for work its priority and whether the queue has
 //! room.
-//! Looks at no body and calls no handler, so that a refusal is cheap.
+//! Reads no body but to know a request again, and calls no handler, so that a refusal is cheap.
 
 use std::net::IpAddr;
 
-use axum::body::HttpBody;
+use axum::body::{Body, HttpBody};
 use http::Request;
 use magray_engine::engine::CallerId;
 
 use super::{
     app::App,
+    body,
     errors::{Kind, Problem},
     hosts::OwnNames,
     keys::{Access, Caller, Credential},
@@ -30,6 +31,8 @@ pub(crate) struct Checks {
 
 pub(crate) struct RequestContext<'a> {
     pub(crate) access: Access,
+    /// Whether it is answered by what is generated.
+    pub(crate) generates: bool,
     /// The other end of its connection, whatever its headers say.
     pub(crate) peer: IpAddr,
     pub(crate) record: &'a RequestRecord,
@@ -43,8 +46,7 @@ impl Checks {
         Self { own_names: OwnNames::new(&settings.host), origins: Origins::new(&settings.cors_origins) }
     }
 
-    /// Refuses a request that may not be answered. The queue comes last: it keeps room for a while for a request that it
-    /// refuses, so only one that would be answered otherwise may ask it; and what it refuses does not count for the caller's rate.
+    /// Refuses a request that may not be answered, whether or not there is room for it.
     pub(super) fn check<B: HttpBody>(
         &self,
         app: &App,
@@ -70,24 +72,49 @@ impl Checks {
         {
             from.record.set_priority(word.to_str().unwrap_or_default().parse()?)?;
         }
-        let bytes = request.body().size_hint().exact().unwrap_or(0);
         let since_start = app.uptime();
         let counted = caller.key.map_or_else(|| Counted::Address(Network::of(from.peer)), Counted::Key);
         let account = TokenAccount::open(&live, counted, since_start);
         from.record.set_counted(counted, account.clone());
-        // A body that is too large is refused where it is read.
-        if from.access == Access::Compute && bytes <= live.limits().body_bytes_max as u64 {
+        if let Some(bytes) = from.bytes_computed(&live, request) {
             live.rates().check_request(counted, since_start)?;
             if let Some(account) = account {
-                account.take(app.admission().tokens_of(bytes))?;
+                account.take(app.admission().tokens_of(bytes, from.generates))?;
+            }
+            from.record.set_mark(from.generates, None);
+        }
+        Ok(())
+    }
+
+    /// Refuses a request that the queue has no room for. This comes last: room is kept for a while for a request that is refused
+    /// here, so only one that would be answered otherwise may ask; and what is refused does not count for the caller's rate.
+    pub(super) async fn check_room(
+        &self,
+        app: &App,
+        from: &RequestContext<'_>,
+        request: &mut Request<Body>,
+    ) -> Result<(), Problem> {
+        let live = app.live();
+        if let Some(bytes) = from.bytes_computed(&live, request) {
+            if !app.is_queue_free(bytes, from.record.asker()) {
+                from.record.set_mark(from.generates, body::mark(app, request).await?);
             }
             app.check_queue(bytes, from.record.asker())?;
         }
-        live.rates().take_request(counted, since_start)
+        match from.record.recorded().counted {
+            Some(counted) => live.rates().take_request(counted, app.uptime()),
+            None => Ok(()),
+        }
     }
 }
 
 impl RequestContext<'_> {
+    /// The bytes of its body, if it computes. One that is too large is refused where it is read.
+    fn bytes_computed<B: HttpBody>(&self, live: &Live, request: &Request<B>) -> Option<u64> {
+        let bytes = request.body().size_hint().exact().unwrap_or(0);
+        (self.access == Access::Compute && bytes <= live.limits().body_bytes_max as u64).then_some(bytes)
+    }
+
     fn set_caller(&self, live: &Live, caller: &Caller) {
         self.record.set_caller(
             queue_caller(caller, self.peer),

@@ -4,7 +4,6 @@
 use std::{
     collections::VecDeque,
     future::poll_fn,
-    sync::Arc,
     task::{Context, Poll},
     time::Instant,
 };
@@ -20,7 +19,7 @@ use super::{
     request_record::{Asker, Pass, ReadAt, RequestRecord},
     reservation,
     service::answer_headers,
-    token_account::TokenAccount,
+    token_counts::TokenCounts,
     writing::Json,
 };
 use crate::generation::{
@@ -37,21 +36,12 @@ pub(crate) struct Generating {
     /// What came before all had begun.
     early: VecDeque<AnswersEvent>,
     prompt_tokens: usize,
-    /// By answer: when its last token came.
-    last_tokens: Vec<Option<Instant>>,
     left: usize,
     read: ReadAt,
-    begun: Instant,
-    spending: Spending,
+    counts: TokenCounts,
     citations: Option<Value>,
     /// The connection is not idle while an answer streams.
     _active: Option<ActiveRequest>,
-}
-
-/// New tokens that are counted for the caller, some at a time.
-struct Spending {
-    account: Option<Arc<TokenAccount>>,
-    uncounted: u64,
 }
 
 /// Jobs whose prompts were read.
@@ -105,7 +95,7 @@ impl App {
     pub(crate) async fn generate(&self, read: ReadJobs) -> Result<Generating, Problem> {
         let ReadJobs { model, jobs, read, citations } = read;
         let record = RequestRecord::current();
-        let Asker { caller, priority } = record.asker();
+        let Asker { caller, priority, .. } = record.asker();
         let urgency = Urgency { caller, priority, deadline: None };
         let coming = reservation::take_queue();
         let prompt_tokens: usize = jobs.iter().map(Prepared::prompt_tokens).sum();
@@ -113,21 +103,24 @@ impl App {
         if let Some(account) = &account {
             account.spend(prompt_tokens as u64)?;
         }
-        let spending = Spending { account: account.clone(), uncounted: 0 };
         let unspent = |problem: Problem| {
             if let Some(account) = &account {
                 account.give_back(prompt_tokens as u64);
             }
             problem
         };
+        let mut counts = TokenCounts::new(self.metrics().clone(), account.clone());
         let mut answers = Vec::new();
         for job in &jobs {
             answers.extend(job.begin(self.engine(), urgency).map_err(|error| unspent(JobError::from(error).into()))?);
         }
         if let Some(coming) = coming {
-            coming.submitted(prompt_tokens);
+            let answers = |job: &Prepared, tokens: usize| tokens * job.answers();
+            let read = jobs.iter().map(|job| answers(job, job.prompt_tokens())).sum();
+            coming.submitted(read, jobs.iter().map(|job| answers(job, job.new_tokens_max())).sum());
         }
         let count = answers.len();
+        counts.set_answers(count);
         let mut generating = Generating {
             app: self.clone(),
             record,
@@ -135,11 +128,9 @@ impl App {
             answers: SideBySide::new(answers),
             early: VecDeque::new(),
             prompt_tokens,
-            last_tokens: vec![None; count],
             left: count,
             read,
-            begun: Instant::now(),
-            spending,
+            counts,
             citations,
             _active: None,
         };
@@ -173,7 +164,7 @@ impl Generating {
     }
 
     pub(crate) fn answers(&self) -> usize {
-        self.last_tokens.len()
+        self.counts.answers()
     }
 
     /// Passages that are answered from, for the field `magray_citations`.
@@ -182,7 +173,7 @@ impl Generating {
     }
 
     pub(crate) fn begun(&self) -> Instant {
-        self.begun
+        self.counts.begun()
     }
 
     /// Keeps its connection until it is dropped.
@@ -235,7 +226,7 @@ impl Generating {
         let next = self.answers.poll_next(context);
         if let Poll::Ready(Some((answer, event))) = &next {
             match event {
-                Ok(AnswerEvent::Token(_)) => self.count_token(*answer),
+                Ok(AnswerEvent::Token(token)) => self.counts.add(*answer, token.at),
                 Ok(AnswerEvent::End(end)) => self.count_end(end),
                 Err(_) => {}
             }
@@ -243,17 +234,9 @@ impl Generating {
         next
     }
 
-    fn count_token(&mut self, answer: usize) {
-        self.spending.add_token();
-        let now = Instant::now();
-        match self.last_tokens[answer].replace(now) {
-            Some(last) => self.app.metrics().token_after(now - last),
-            None => self.app.metrics().first_token_after(now - self.begun),
-        }
-    }
-
     fn count_end(&mut self, end: &AnswerEnd) {
         self.left -= 1;
+        self.counts.settle();
         let prompt_tokens = if self.left == 0 { self.prompt_tokens } else { 0 };
         let replays = end.answer.as_ref().map_or(0, |answer| answer.replays);
         let (tokens, cached_tokens, speculation) = (end.tokens, end.cached_tokens, end.speculation);
@@ -275,31 +258,6 @@ impl Generating {
             replays = (replays > 0).then_some(replays),
             "generated"
         );
-    }
-}
-
-impl Spending {
-    /// Tokens that are counted together.
-    const TOGETHER: u64 = 16;
-
-    fn add_token(&mut self) {
-        self.uncounted += 1;
-        if self.uncounted >= Self::TOGETHER {
-            self.count();
-        }
-    }
-
-    fn count(&mut self) {
-        if let Some(account) = &self.account {
-            account.charge(self.uncounted);
-        }
-        self.uncounted = 0;
-    }
-}
-
-impl Drop for Spending {
-    fn drop(&mut self) {
-        self.count();
     }
 }
 

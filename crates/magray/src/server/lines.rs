@@ -31,7 +31,7 @@ use super::{
     held_answer::held_bytes,
     inputs::Input,
     line_reader::{LineBatch, LineReader},
-    request_record::RequestRecord,
+    request_record::{Asker, RequestRecord},
     requests::openai::EncodingFormat,
     reservation,
     scaling::Scaling,
@@ -163,7 +163,9 @@ impl LineBatch {
 impl How {
     /// Puts texts into the queue, as soon as it has room for them.
     async fn begin(&self, texts: Vec<String>) -> Begin {
-        let (asker, bytes) = (RequestRecord::current().asker(), texts.iter().map(String::len).sum::<usize>());
+        // Its parts are not the same request again.
+        let asker = Asker { mark: None, ..RequestRecord::current().asker() };
+        let bytes = texts.iter().map(String::len).sum::<usize>();
         let until = Instant::now() + self.app.limits().answer_within;
         let texts = Arc::new(texts);
         loop {

@@ -61,6 +61,7 @@ mod streaming;
 mod threads;
 mod tls;
 mod token_account;
+mod token_counts;
 mod traces;
 mod unread_bytes;
 mod viewers;

@@ -90,8 +90,14 @@ impl HttpService {
         let request = request.map(|incoming| CountedBody { incoming, unread: Arc::clone(connection.unread()) });
         let begun = Begun::new(&self, peer, &request);
         let access = begun.endpoint.access(request.method());
-        let context = RequestContext { access, peer, record: &begun.record };
-        if let Err(problem) = self.checks.check(&self.app, &context, &request) {
+        let mut request = request.map(Body::new);
+        let generates = begun.endpoint.is_generating();
+        let context = RequestContext { access, generates, peer, record: &begun.record };
+        let checked = match self.checks.check(&self.app, &context, &request) {
+            Ok(()) => self.checks.check_room(&self.app, &context, &mut request).await,
+            refused => refused,
+        };
+        if let Err(problem) = checked {
             body::discard(request).await;
             return begun.refuse(&problem, &connection).await;
         }
@@ -102,14 +108,13 @@ impl HttpService {
 
 async fn handle(
     mut begun: Begun,
-    request: Request<CountedBody>,
+    mut request: Request<Body>,
     (access, peer): (Access, IpAddr),
     connection: Arc<Connection>,
 ) -> Response {
     let app = begun.app.clone();
     let record = begun.record_with_id();
     let accepted = request.headers().get(header::ACCEPT_ENCODING).cloned();
-    let mut request = request.map(Body::new);
     request.extensions_mut().insert(RequestScope {
         access,
         peer,

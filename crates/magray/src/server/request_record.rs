@@ -31,6 +31,10 @@ pub(crate) struct RequestRecord {
 pub(crate) struct Asker {
     pub(crate) caller: CallerId,
     pub(crate) priority: Priority,
+    /// Whether it asks for what is generated.
+    pub(crate) generates: bool,
+    /// What tells it from other requests of its caller, and is the same when it comes again.
+    pub(crate) mark: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +100,12 @@ impl RequestRecord {
         recorded.asker.caller = caller;
         recorded.key = key;
         recorded.is_held_back = is_held_back;
+    }
+
+    /// What it asks for, and how it is known when it comes again.
+    pub(crate) fn set_mark(&self, generates: bool, mark: Option<u64>) {
+        let asker = &mut self.recorded().asker;
+        (asker.generates, asker.mark) = (generates, mark);
     }
 
     pub(crate) fn set_counted(&self, counted: Counted, account: Option<Arc<TokenAccount>>) {

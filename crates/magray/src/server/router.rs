@@ -125,6 +125,11 @@ impl Endpoint {
         (!self.is_generating).then_some(usual)
     }
 
+    /// Whether it is answered by what is generated.
+    pub(super) fn is_generating(&self) -> bool {
+        self.is_generating
+    }
+
     pub(super) fn counters(&self) -> &RouteCounters {
         &self.counters
     }

@@ -31,7 +31,7 @@ pub(super) struct Route {
 impl Route {
     /// Whether only a language model answers it.
     pub(super) fn needs_generator(&self) -> bool {
-        self.is_generating() || ["/v1/messages/count_tokens", "/detokenize", "/props"].contains(&self.path)
+        self.is_generating() || ["/v1/messages/count_tokens", "/detokenize", "/props", "/slots"].contains(&self.path)
     }
 
     /// Whether its answers take as long as a model has to say something: they have a time to begin in, and none to end.
@@ -129,6 +129,7 @@ table! {
     POST "/tokenize"                         Read    Tei    => tei_tokenize::tokenize;
     POST "/detokenize"                       Read    OpenAi => llama_cpp::detokenize;
     GET  "/props"                            Read    OpenAi => llama_cpp::props;
+    GET  "/slots"                            Read    OpenAi => llama_cpp::slots;
     POST "/decode"                           Read    Tei    => tei_tokenize::decode;
     GET  "/info"                             Read    Tei    => tei_tokenize::info;
     POST "/v1/embed"                         Compute Cohere => cohere::embed_v1;

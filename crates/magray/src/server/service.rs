@@ -129,7 +129,7 @@ impl App {
         let (model, texts) = (work.model, work.texts.len());
         let read = ReadAt { at: Instant::now(), took: reading };
         let record = RequestRecord::current();
-        Asker { caller: work.caller, priority: work.priority } = record.asker();
+        Asker { caller: work.caller, priority: work.priority, .. } = record.asker();
         work.deadline.get_or_insert(self.limits().answer_within);
         // An answer that there is no room for is not computed.
         let (coming, bytes) = (reservation::take_queue(), (self.numbers(&work) * NUMBER_BYTES) as u64);
@@ -143,7 +143,7 @@ impl App {
         }
         let asking = self.text_cache().ask(self.engine(), work);
         if let Some(coming) = coming {
-            coming.submitted(tokens);
+            coming.submitted(tokens, 0);
         }
         Ok(Submitted { asking, record, account, model, texts, tokens, truncated, read, param })
     }

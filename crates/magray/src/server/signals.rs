@@ -33,18 +33,22 @@ impl Signals {
     /// Waits until the server is told to stop, or what goes on beside it is over, and then for load balancers to learn of it;
     /// meanwhile and from then on another such signal ends the process.
     pub(super) async fn wait(mut self, app: App, console: Console, delay: Duration, mut beside: Option<Beside>) {
-        loop {
+        let signal = loop {
             tokio::select! {
-                _ = self.terminate.recv() => break,
-                _ = self.interrupt.recv() => break,
+                _ = self.terminate.recv() => break Some("SIGTERM"),
+                _ = self.interrupt.recv() => break Some("SIGINT"),
                 _ = self.hangup.recv() => reload(&app, &console).await,
-                () = over(beside.as_mut()) => break,
+                () = over(beside.as_mut()) => break None,
             }
-        }
+        };
         tokio::spawn(async move {
             self.stopped().await;
             std::process::exit(Exit::Interrupted.code().into());
         });
+        // Also with `--quiet`: a server that was told to stop is not taken for one that vanished.
+        if let Some(signal) = signal {
+            tracing::info!(target: "magray::signals", "stopping: {signal} came");
+        }
         // What it still sends is still answered.
         match beside {
             Some(beside) => beside.finish().await,

@@ -70,7 +70,7 @@ pub(crate) async fn respond<W: AnswerWriter>(
 /// Sends an answer as it comes.
 fn stream<W: AnswerWriter>(mut generating: Generating, scope: &RequestScope, writer: W) -> Response {
     generating.keep(scope.connection.begin_request());
-    let body = Streamed { generating, writer, stage: Stage::Begins };
+    let body = Streamed { generating, writer, stage: Stage::Begins, frame_bytes: 0 };
     let mut response = Body::new(UnsyncBoxBody::new(body)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(W::CONTENT_TYPE));
@@ -84,6 +84,8 @@ struct Streamed<W> {
     generating: Generating,
     writer: W,
     stage: Stage,
+    /// The most that a frame had so far: the next will have about as much.
+    frame_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,28 +103,32 @@ impl<W: AnswerWriter> HttpBody for Streamed<W> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Self { generating, writer, stage } = &mut *self;
+        let Self { generating, writer, stage, frame_bytes } = &mut *self;
         let mut out = Json::default();
         if *stage == Stage::Begins {
             writer.begin(&mut out);
             *stage = Stage::GoesOn;
         }
         while *stage == Stage::GoesOn && out.len() < FRAME_BYTES {
-            match generating.poll_next(context) {
-                Poll::Pending => break,
-                Poll::Ready(Some(Ok((answer, AnswerEvent::Token(token))))) => writer.token(answer, token, &mut out),
-                Poll::Ready(Some(Ok((answer, AnswerEvent::End(end))))) => writer.end(answer, end, &mut out),
-                Poll::Ready(Some(Err(problem))) => {
+            let Poll::Ready(next) = generating.poll_next(context) else { break };
+            if out.len() == 0 {
+                out.reserve(*frame_bytes);
+            }
+            match next {
+                Some(Ok((answer, AnswerEvent::Token(token)))) => writer.token(answer, token, &mut out),
+                Some(Ok((answer, AnswerEvent::End(end)))) => writer.end(answer, end, &mut out),
+                Some(Err(problem)) => {
                     tracing::warn!(target: "magray::server", error = problem.message, "a stream broke off");
                     writer.fail(&problem, &mut out);
                     *stage = Stage::IsOver;
                 }
-                Poll::Ready(None) => {
+                None => {
                     writer.finish(&mut out);
                     *stage = Stage::IsOver;
                 }
             }
         }
+        *frame_bytes = out.len().max(*frame_bytes);
         match (out.len(), *stage) {
             (0, Stage::IsOver) => Poll::Ready(None),
             (0, _) => Poll::Pending,

@@ -117,7 +117,7 @@ fn every_example_of_the_document_is_answered() {
     let (embedder, all) = (send_examples(&Setup::embedder().start()), send_examples(&Setup::all_kinds().start()));
     // Only a model with classes classifies, and only a language model generates.
     assert!(embedder > 25 && all == embedder + 1, "{embedder} and {all}");
-    assert_eq!(send_examples(&Setup::every_kind().start()), all + 10);
+    assert_eq!(send_examples(&Setup::every_kind().start()), all + 11);
 }
 
 #[test]

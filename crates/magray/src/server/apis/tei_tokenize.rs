@@ -20,18 +20,19 @@ use crate::server::{
     writing::Json,
 };
 
-/// Turns texts into tokens, cut to what the model reads. `start` and `stop` count bytes of the text, with the prompt before
-/// it; special tokens have none.
+/// Turns texts into tokens. Those of `inputs` are cut to what the model reads; `start` and `stop` count bytes of the text, with
+/// the prompt before it; special tokens have none. A `content` or a `prompt` must fit as a whole, and has ids alone.
 #[utoipa::path(
     post, path = "",
     request_body = TokenizeRequest<'_>,
-    responses((status = 200, description = "The tokens of each text", body = Vec<Vec<doc::Token>>))
+    responses((status = 200, description = "The tokens of each text, or of the one", body = doc::Tokenized))
 )]
 pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let read = |app: &App, body: &Body| {
         let request: TokenizeRequest<'_> = body.json()?;
+        let Some(inputs) = &request.inputs else { return prompt_ids(app, &request) };
         let model = app.models().find(request.model.as_deref(), Does::Embed)?;
-        let texts = &request.inputs.texts;
+        let texts = &inputs.texts;
         app.limits().check_texts("inputs", texts.iter().map(|text| text.as_ref()))?;
         let with_special = request.add_special_tokens.unwrap_or(true);
         let prompt = request.prompt_name.map(|name| prompt(app, model, &name)).transpose()?.unwrap_or_default();
@@ -54,6 +55,25 @@ pub(crate) async fn tokenize(State(app): State<App>, body: Body) -> Result<Respo
         Ok(json)
     };
     Ok(body.read(&app, read).await?.into_response())
+}
+
+/// The ids of one text to go on from.
+fn prompt_ids(app: &App, request: &TokenizeRequest<'_>) -> Result<Json, Problem> {
+    let (text, with_special) = match (&request.content, &request.prompt) {
+        (Some(text), _) => (text, request.add_special.unwrap_or(false)),
+        (None, Some(text)) => (text, request.add_special_tokens.unwrap_or(true)),
+        (None, None) => return Err(Problem::invalid("inputs", "there is no text: inputs, content or prompt")),
+    };
+    app.limits().check_texts("content", std::iter::once(text.as_ref()))?;
+    let (engine, model) = (app.engine(), app.models().find(request.model.as_deref(), Does::Generate)?);
+    let ids = if with_special { engine.read_prompt(model, text)? } else { engine.read_rendered(model, text)? };
+    let mut json = Json::default();
+    json.raw(r#"{"tokens":"#).list(&ids, |json, id| {
+        json.whole(*id as usize);
+    });
+    let max_tokens = app.models().get(model).max_tokens;
+    json.raw(r#","count":"#).whole(ids.len()).raw(r#","max_model_len":"#).whole(max_tokens).raw("}");
+    Ok(json)
 }
 
 fn prompt<'a>(app: &'a App, model: usize, name: &str) -> Result<&'a str, Problem> {
@@ -168,6 +188,24 @@ fn pooling_name(pooling: &[Pooling]) -> &'static str {
 #[expect(dead_code, reason = "only their descriptions are used")]
 mod doc {
     use utoipa::ToSchema;
+
+    #[derive(ToSchema)]
+    #[serde(untagged)]
+    pub(super) enum Tokenized {
+        /// Of `inputs`.
+        Texts(Vec<Vec<Token>>),
+        /// Of `content` or `prompt`.
+        Prompt(Prompt),
+    }
+
+    #[derive(ToSchema)]
+    #[schema(as = TokenizedPrompt)]
+    pub(super) struct Prompt {
+        tokens: Vec<u32>,
+        count: usize,
+        /// The context of the model.
+        max_model_len: usize,
+    }
 
     #[derive(ToSchema)]
     pub(super) struct Token {

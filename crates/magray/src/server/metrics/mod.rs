@@ -5,6 +5,7 @@ mod engine;
 mod evaluations;
 mod page;
 mod routes;
+mod token_gaps;
 
 pub(crate) use routes::RouteCounters;
 
@@ -20,7 +21,7 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use self::page::Page;
+use self::{page::Page, token_gaps::TokenGaps};
 use super::{
     errors::Kind,
     models::{Does, Models},
@@ -67,7 +68,7 @@ struct Passes {
     proposed: Counter,
     accepted: Counter,
     first_token: Histogram,
-    token_gap: Histogram,
+    token_gaps: TokenGaps,
 }
 
 struct ModelCounters {
@@ -141,8 +142,9 @@ impl Metrics {
         self.passes.first_token.record(time);
     }
 
-    pub(crate) fn token_after(&self, time: Duration) {
-        self.passes.token_gap.record(time);
+    /// So many tokens came this long after the ones before them.
+    pub(crate) fn tokens_after(&self, time: Duration, tokens: u64) {
+        self.passes.token_gaps.add(time, tokens);
     }
 
     pub(crate) fn generated(&self, model: usize, generated: Generated) {
@@ -176,6 +178,7 @@ impl Metrics {
         });
         self.handle.run_upkeep();
         let mut page = Page::after(self.handle.render());
+        self.passes.token_gaps.write(&mut page);
         engine::add(&mut page, engine);
         if self.has_aliases {
             engine::add_aliases(&mut page, engine);
@@ -234,7 +237,7 @@ impl Passes {
             proposed: counter!("magray_speculated_tokens_total"),
             accepted: counter!("magray_speculated_tokens_accepted_total"),
             first_token: histogram!("magray_first_token_seconds"),
-            token_gap: histogram!("magray_token_gap_seconds"),
+            token_gaps: TokenGaps::default(),
         }
     }
 }
@@ -260,7 +263,6 @@ fn describe() {
     describe_histogram!("magray_batch_texts", "Texts of the batch that ended a request.");
     describe_counter!("magray_fallbacks_total", "Requests that the CPU computed in place of a GPU, by reason.");
     describe_histogram!("magray_first_token_seconds", "From the beginning of an answer to its first token.");
-    describe_histogram!("magray_token_gap_seconds", "Between two tokens of an answer.");
     describe_counter!("magray_prompt_tokens_total", "Tokens of prompts that a model has answered.");
     describe_counter!(
         "magray_prompt_tokens_cached_total",

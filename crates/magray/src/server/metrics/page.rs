@@ -33,6 +33,21 @@ impl Page {
         write(&mut Values { page: self, family, has_head: false });
     }
 
+    /// Adds a histogram without labels: upper bounds, how many values are in each of their buckets and beyond the last, and the
+    /// sum of all.
+    pub(super) fn histogram(&mut self, name: &str, help: &str, (bounds, counts): (&[f64], &[u64]), sum: f64) {
+        self.write(format_args!("# HELP {name} {help}\n# TYPE {name} histogram\n"));
+        let mut all = 0;
+        for (at, count) in counts.iter().enumerate() {
+            all += count;
+            match bounds.get(at) {
+                Some(bound) => self.write(format_args!("{name}_bucket{{le=\"{bound}\"}} {all}\n")),
+                None => self.write(format_args!("{name}_bucket{{le=\"+Inf\"}} {all}\n")),
+            }
+        }
+        self.write(format_args!("{name}_sum {sum}\n{name}_count {all}\n"));
+    }
+
     pub(super) fn into_text(self) -> String {
         self.text
     }

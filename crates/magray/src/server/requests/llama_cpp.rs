@@ -12,3 +12,11 @@ pub(crate) struct DetokenizeRequest {
     /// Without it, the first model that generates.
     pub(crate) model: Option<String>,
 }
+
+/// What is an error where slots are shown.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SlotsQuery {
+    /// With any value: 503 where no slot is free.
+    pub(crate) fail_on_no_slot: Option<String>,
+}

@@ -141,12 +141,22 @@ pub(crate) struct SimilarityParameters<'a> {
     pub(crate) prompt_name: Option<Cow<'a, str>>,
 }
 
-/// Texts to turn into tokens.
+/// Texts to turn into tokens: TEI's `inputs`, llama.cpp's `content` or vLLM's `prompt`.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[schema(as = TokenizeRequest)]
 pub(crate) struct TokenizeRequest<'a> {
-    #[serde(borrow)]
-    pub(crate) inputs: Texts<'a>,
+    #[serde(borrow, default)]
+    #[schema(nullable = false)]
+    pub(crate) inputs: Option<Texts<'a>>,
+    /// A text, as llama.cpp's clients send it.
+    #[serde(borrow, default)]
+    pub(crate) content: Option<Cow<'a, str>>,
+    /// A text, as vLLM's clients send it.
+    #[serde(borrow, default)]
+    pub(crate) prompt: Option<Cow<'a, str>>,
+    /// Whether `content` gets the tokens that begin and end a text; without it, it does not.
+    #[serde(default)]
+    pub(crate) add_special: Option<bool>,
     #[serde(borrow, default)]
     pub(crate) model: Option<Cow<'a, str>>,
     #[serde(default)]

@@ -25,6 +25,11 @@ impl Json {
         Self(Vec::with_capacity(numbers * BYTES_A_NUMBER + 256))
     }
 
+    /// Makes room for so many bytes more.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.0.reserve(bytes);
+    }
+
     pub(crate) fn into_bytes(self) -> Bytes {
         self.0.into()
     }

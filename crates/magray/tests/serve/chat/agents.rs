@@ -46,6 +46,13 @@ fn tokens_become_texts_and_a_model_is_described() {
         .iter()
         .map(|token| token["id"].clone())
         .collect();
+    // As the clients of llama.cpp and of vLLM ask.
+    for body in [json!({"content": "h\u{e9}llo"}), json!({"prompt": "h\u{e9}llo"})] {
+        let found = chat.ok("/tokenize", body);
+        assert_eq!((&found["tokens"], &found["count"]), (&json!(ids), &json!(ids.len())));
+        assert_eq!(found["max_model_len"], 8192);
+    }
+    chat.server.check_refused("/tokenize", r#"{"content":null}"#, 422, "inputs, content or prompt");
     let text = chat.ok("/detokenize", json!({"tokens": ids}));
     assert_eq!((&text["content"], &text["prompt"]), (&json!("h\u{e9}llo"), &json!("h\u{e9}llo")));
     chat.server.check_refused("/detokenize", r#"{"tokens":[100000]}"#, 400, "the model knows");

@@ -2,12 +2,14 @@
 
 mod agents;
 mod anthropic;
+mod breaking;
 mod collections;
 mod failover;
 mod hostile;
 mod ollama;
 mod openai;
 mod responses;
+mod slots;
 mod streams;
 
 use std::io::{BufRead, BufReader, Read};

@@ -5,8 +5,8 @@
 //   stream_load PORT PATH BODIES STREAMS ROUNDS [SLOW SLOW_BODIES SETTLE_SECONDS]
 //
 // BODIES is a file with a body a line. In each round STREAMS requests are sent at once, each on a connection that is open already;
-// a round ends with its last stream. Rates are of the events from the moment when the last stream has its first one until
-// one ends, scaled to the tokens that the usage tells. SLOW connections more are opened before, send the bodies of SLOW_BODIES,
+// a round ends with its last stream. Rates are those of `magray bench generate`: of each stream the events from the moment when all
+// have begun to its own last one, scaled to the tokens that the usage tells. SLOW connections more are opened before, send the bodies of SLOW_BODIES,
 // and read 16 bytes each half second, into a buffer as small as the system lets it be.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -32,6 +32,8 @@ typedef struct {
 typedef struct {
     int fd, is_done, status, has_body;
     long events, tokens;
+    // Its events when all streams had begun.
+    long early;
     double sent_at, first_at, last_at, ended_at;
     // The end of what came before, in which an event may have begun.
     char tail[TAIL];
@@ -161,9 +163,8 @@ static void run_round(int count, int slow, size_t *next_body, long *tokens, int 
         streams[n].sent_at = now();
         send_all(streams[n].fd, bodies[(*next_body)++ % body_count]);
     }
-    long in_window = 0;
     int begun = 0;
-    double window_from = 0, window_to = 0;
+    double window_from = 0;
     struct epoll_event events[256];
     while (left) {
         int ready = epoll_wait(poll_fd, events, 256, 100);
@@ -175,10 +176,11 @@ static void run_round(int count, int slow, size_t *next_body, long *tokens, int 
             double moment = now();
             long before = stream->events;
             if (length > 0) look(stream, bytes, (size_t)length, moment);
-            if (!before && stream->events && ++begun == count) window_from = moment;
-            else if (window_from && !window_to) in_window += stream->events - before;
+            if (!before && stream->events && ++begun == count) {
+                window_from = moment;
+                for (int other = 0; other < count; other++) streams[other].early = streams[other].events;
+            }
             if (length > 0 && !stream->is_done) continue;
-            if (!window_to) window_to = moment;
             *failed += stream->status != 200 || !stream->ended_at;
             epoll_ctl(poll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
             close(stream->fd);
@@ -193,9 +195,13 @@ static void run_round(int count, int slow, size_t *next_body, long *tokens, int 
         all_tokens += streams[n].tokens;
     }
     *tokens += all_tokens;
-    if (window_from && window_to > window_from && all_events) {
-        record(&rates, (double)in_window / (window_to - window_from) * (double)all_tokens / (double)all_events);
+    double rate = 0;
+    int were_beside = window_from > 0 && all_events;
+    for (int n = 0; n < count && were_beside; n++) {
+        were_beside = streams[n].last_at > window_from;
+        rate += (double)(streams[n].events - streams[n].early) / (streams[n].last_at - window_from);
     }
+    if (were_beside) record(&rates, rate * (double)all_tokens / (double)all_events);
 }
 
 static int by_size(const void *one, const void *other) {

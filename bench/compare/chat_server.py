@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+EMBED_LOAD = Path(__file__).resolve().parent / "embed_load.py"
 START_MAX_S = 180
 REST_S = 2
 
@@ -102,11 +104,6 @@ class Server:
         connection.close()
         return value
 
-    def first_token_ms(self, ids):
-        began = time.perf_counter()
-        self.ask("/v1/completions", {"model": self.model.name, "prompt": ids, "max_tokens": 1, "temperature": 0})
-        return (time.perf_counter() - began) * 1e3
-
     def read(self, answer, number, tokens, stop=None):
         """Reads a stream. Tokens are drawn by a seed, so that a wrong one is seen."""
         ids = [(at * 5 + number * 17) % 256 for at in range(64)]
@@ -168,26 +165,11 @@ class Server:
 
     def embed_for(self, seconds, per_second):
         """Embeddings a second: this many, or as many as four callers get."""
-        texts, began, counts = 16, time.monotonic(), []
-
-        def call(number):
-            count = 0
-            while (now := time.monotonic() - began) < seconds:
-                due = per_second and count * 4 * texts / per_second
-                if due and due > now:
-                    time.sleep(min(due - now, 0.05))
-                    continue
-                inputs = [f"text {number} {count} {at} of a document to embed" for at in range(texts)]
-                self.ask("/v1/embeddings", {"model": self.embedder.name, "input": inputs})
-                count += 1
-            counts.append(count * texts)
-
-        threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(counts) / (time.monotonic() - began)
+        command = [sys.executable, EMBED_LOAD, self.port, self.embedder.name, seconds, per_second or 0]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=seconds + 60)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return float(done.stdout)
 
     def constrained(self, count, schema):
         """Answers of a schema, of 16 callers."""

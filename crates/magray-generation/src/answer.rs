@@ -16,7 +16,6 @@ use magray_engine::{
 
 /// What comes of an answer.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "an answer has one end, which is moved a few times")]
 pub enum AnswerEvent {
     /// A new token.
     Token(AnswerToken),
@@ -31,6 +30,8 @@ pub struct AnswerToken {
     pub id: u32,
     /// How likely it was, where that was asked for.
     pub logprobs: Option<TokenLogprobs>,
+    /// When it came from its device.
+    pub at: Instant,
     /// What is certain of the answer with it.
     pub parts: Vec<Part>,
 }
@@ -132,7 +133,7 @@ pub struct AnswerStream {
 }
 
 impl AnswerStream {
-    pub(super) fn new(engine: &Engine, rules: &AnswerRules, stream: TokenStream) -> Self {
+    pub(super) fn new(engine: &Engine, rules: &AnswerRules, stream: TokenStream, started: Instant) -> Self {
         Self {
             engine: engine.clone(),
             model: rules.model,
@@ -144,7 +145,7 @@ impl AnswerStream {
             thinking_tokens: 0,
             has_calls: false,
             last: None,
-            started: Instant::now(),
+            started,
             times: Times::default(),
         }
     }
@@ -168,10 +169,10 @@ impl AnswerStream {
     }
 
     fn take(&mut self, token: Token) -> AnswerToken {
-        let Token { id, logprobs } = token;
+        let Token { id, logprobs, at } = token;
         self.tokens += 1;
         self.last = Some(id);
-        self.times.last_token = Some(self.started.elapsed());
+        self.times.last_token = Some(at.saturating_duration_since(self.started));
         self.times.first_token = self.times.first_token.or(self.times.last_token);
         let text = self.builder.push(self.engine.vocabulary(self.model).map_or(&[][..], |known| {
             let bytes = known.bytes(id);
@@ -180,7 +181,7 @@ impl AnswerStream {
         }));
         let parts = self.split(text);
         self.thinking_tokens += usize::from(parts.iter().any(|part| matches!(part, Part::Thinking(_))));
-        AnswerToken { id, logprobs, parts }
+        AnswerToken { id, logprobs, at, parts }
     }
 
     fn split(&mut self, text: String) -> Vec<Part> {

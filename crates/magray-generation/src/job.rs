@@ -1,7 +1,7 @@
 //! What is to be generated, and what the engine is told of it: prompt, limits, seeds.
 //! Begins nothing before all of it is known to be right.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use magray_chat::{AnswerReader, ChatTemplate, Conversation, Opening, TemplateError, Tool};
 use magray_engine::{
@@ -249,6 +249,16 @@ impl Prepared {
         self.ids.len()
     }
 
+    /// How many answers it has.
+    pub fn answers(&self) -> usize {
+        self.answers as usize
+    }
+
+    /// New tokens of an answer at most.
+    pub fn new_tokens_max(&self) -> usize {
+        self.rules.tokens_max as usize
+    }
+
     /// To be computed on this device.
     pub fn on(self, device: Option<DeviceName>) -> Self {
         Self { device, ..self }
@@ -262,7 +272,8 @@ impl Prepared {
             let (model, ids, new_tokens_max) = (self.rules.model, self.ids.clone(), self.rules.tokens_max);
             let device = self.device;
             let prompt = Prompt { model, ids, new_tokens_max, sampling, caller, priority, deadline, device };
-            Ok(AnswerStream::new(engine, &self.rules, engine.generate(prompt)?))
+            let started = Instant::now();
+            Ok(AnswerStream::new(engine, &self.rules, engine.generate(prompt)?, started))
         };
         (0..self.answers).map(one).collect()
     }

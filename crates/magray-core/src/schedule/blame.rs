@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// After this many failed trials a request is to blame, whichever of its texts were there and whatever was computed in between.
+/// After this many failed trials in a row a request is to blame, whichever of its texts were there.
 const TRIALS_MAX: u32 = 16;
 
 /// How often a request was there when something ended that should not have.
@@ -15,19 +15,27 @@ pub(super) struct Blame {
     pub(super) cpu: Count,
 }
 
+impl Blame {
+    /// A text of the request was computed: what failed before it says nothing of all its texts.
+    pub(super) fn text_computed(&mut self) {
+        self.workers.trials_in_vain = 0;
+        self.cpu.trials_in_vain = 0;
+    }
+}
+
 /// Blames by text: the parts of a large request are computed one after the other, and trouble that comes twice in that time has nothing to
 /// do with it unless the same text was there both times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     texts: BTreeMap<u32, u32>,
-    trials: u32,
+    trials_in_vain: u32,
 }
 
 impl Count {
     /// Counts a batch that had these texts of the request, and tells how often one of them was there. After a text's first time, only a
     /// batch says more that was started to find out: steps of a large request may have been under way on several devices.
     pub(super) fn blame(&mut self, texts: &[u32], is_trial: bool) -> u32 {
-        self.trials += u32::from(is_trial);
+        self.trials_in_vain += u32::from(is_trial);
         let mut most = 0;
         for text in texts {
             let times = self.texts.entry(*text).or_default();
@@ -36,7 +44,7 @@ impl Count {
             }
             most = most.max(*times);
         }
-        if self.trials >= TRIALS_MAX { u32::MAX } else { most }
+        if self.trials_in_vain >= TRIALS_MAX { u32::MAX } else { most }
     }
 }
 
@@ -58,5 +66,15 @@ mod tests {
         let mut count = Count::default();
         let found = (0..=TRIALS_MAX).find(|text| count.blame(&[*text], true) > 1);
         assert_eq!(found, Some(TRIALS_MAX - 1));
+    }
+
+    #[test]
+    fn losses_with_computed_texts_between_them_never_add_up() {
+        let mut blame = Blame::default();
+        for text in 0..100 * TRIALS_MAX {
+            assert_eq!(blame.workers.blame(&[text], true), 1);
+            blame.text_computed();
+        }
+        assert_ne!(blame, Blame::default(), "it is still a suspect");
     }
 }

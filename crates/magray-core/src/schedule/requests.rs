@@ -342,6 +342,9 @@ impl Requests {
 
     /// Sequences of one step are computed.
     pub(super) fn wholes_computed(&mut self, id: RequestId, numbers: Range<u32>) {
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.blame.text_computed();
+        }
         self.jobs.beginnings_computed(id, numbers.clone());
         self.jobs.sequences_ended(id, numbers);
     }

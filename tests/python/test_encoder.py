@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 from installed import EMBEDDER, ENGINE, RANKER, SETTINGS, TOLERANCE, Isolated, run
@@ -159,3 +161,23 @@ class EncoderTest(Isolated):
         with Engine(EMBEDDER, simulated_gpus=1, faults="sim:0/crash@batch=1, sim:0/illegal_address@batch=9", **settings) as engine:
             rows = engine.embed(TEXTS * 40, portion=4)
         np.testing.assert_allclose(rows, self.encoder.encode(TEXTS * 40), atol=TOLERANCE)
+
+    def test_a_batch_in_which_workers_ended_by_chance_is_computed_in_halves(self):
+        from magray.batches import Embedder
+
+        faults = "sim:0/crash@batch=1, sim:0/crash@batch=2"
+        embedder = Embedder(EMBEDDER, simulated_gpus=1, faults=faults, **SETTINGS | {"device": "require-gpu"})
+        np.testing.assert_allclose(embedder.rows(TEXTS), self.encoder.encode(TEXTS), atol=TOLERANCE)
+        embedder.encoder.close()
+
+    def test_a_text_that_ends_every_worker_is_named(self):
+        from magray import WorkerLost
+        from magray.batches import Embedder
+
+        vocabulary = json.loads((Path(EMBEDDER) / "tokenizer.json").read_text())["model"]["vocab"]
+        faults = f"sim:0/poison@id={vocabulary['dog']}"
+        embedder = Embedder(EMBEDDER, simulated_gpus=1, faults=faults, **SETTINGS | {"device": "require-gpu"})
+        with self.assertRaisesRegex(WorkerLost, "row 1 of a batch"):
+            embedder.rows(TEXTS)
+        self.assertEqual(len(embedder.rows(TEXTS[2:])), 3)
+        embedder.encoder.close()

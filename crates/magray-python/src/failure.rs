@@ -15,6 +15,7 @@ create_exception!(magray, MagrayError, PyRuntimeError, "What magray could not do
 create_exception!(magray, Busy, MagrayError, "Too much is waiting: try again.");
 create_exception!(magray, DeviceError, MagrayError, "The device that was asked for cannot be used.");
 create_exception!(magray, Cancelled, MagrayError, "The work was cancelled.");
+create_exception!(magray, WorkerLost, MagrayError, "Two workers ended while they computed the same text of a request.");
 create_exception!(magray, Forked, MagrayError, "It was made before a fork, in another process.");
 
 #[derive(Debug, thiserror::Error)]
@@ -84,9 +85,9 @@ fn of_engine(error: &EngineError, message: String) -> PyErr {
         EngineError::TooLarge => PyValueError::new_err(message),
         EngineError::Full { .. } => Busy::new_err(message),
         EngineError::NoDevice { .. } => DeviceError::new_err(message),
+        EngineError::Poison => WorkerLost::new_err(message),
         EngineError::NoModel(_)
         | EngineError::Expired
-        | EngineError::Poison
         | EngineError::NotYet { .. }
         | EngineError::Overruled
         | EngineError::Panicked

@@ -20,7 +20,7 @@ mod native {
     #[pymodule_export]
     use crate::engine::{Engine, find_model};
     #[pymodule_export]
-    use crate::failure::{Busy, Cancelled, DeviceError, Forked, MagrayError};
+    use crate::failure::{Busy, Cancelled, DeviceError, Forked, MagrayError, WorkerLost};
     #[pymodule_export]
     use crate::generation::Answers;
     #[pymodule_export]

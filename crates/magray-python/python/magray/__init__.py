@@ -10,7 +10,7 @@ import importlib
 # As in `typing`, which takes longer to import than all else here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from magray._magray import Busy, Cancelled, DeviceError, Forked, MagrayError, __version__
+    from magray._magray import Busy, Cancelled, DeviceError, Forked, MagrayError, WorkerLost, __version__
     from magray.chat import Answer, Chat, Piece
     from magray.collection import Collection, Hit
     from magray.cross_encoder import CrossEncoder
@@ -31,6 +31,7 @@ __all__ = [
     "Hit",
     "MagrayError",
     "Piece",
+    "WorkerLost",
     "__version__",
 ]
 
@@ -48,6 +49,7 @@ _HOMES = {
     "Hit": "collection",
     "MagrayError": "_magray",
     "Piece": "chat",
+    "WorkerLost": "_magray",
     "__version__": "_magray",
 }
 

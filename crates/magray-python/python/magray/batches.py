@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from magray import places
+from magray._magray import WorkerLost
 from magray.encoder import Encoder
 
 
@@ -46,7 +47,18 @@ class Embedder:
         for at, text in enumerate(texts):
             if not isinstance(text, str):
                 raise ValueError(f"row {at} of a batch has no text in '{self.text}', but {type(text).__name__}")
-        return self.encoder.encode(texts, **self.encode)
+        return self._computed(texts, 0)
+
+    def _computed(self, texts: list[Any], first: int) -> Any:
+        """The vectors of texts, of which this is the place of the first. A request in which two workers ended is divided: where chance ended
+        them, the halves are computed, and a text that ends workers by itself is named at last."""
+        try:
+            return self.encoder.encode(texts, **self.encode)
+        except WorkerLost as error:
+            if len(texts) == 1:
+                raise WorkerLost(f"row {first} of a batch ends every worker that computes it: {error}") from error
+            half = len(texts) // 2
+            return np.concatenate([self._computed(texts[:half], first), self._computed(texts[half:], first + half)])
 
     def __call__(self, batch: Any) -> Any:
         """The batch with its vectors."""

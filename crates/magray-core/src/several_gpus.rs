@@ -31,6 +31,8 @@ pub struct ModelNeeds {
     pub head_bytes: u64,
     /// Heads of attention: more GPUs than that cannot share a layer.
     pub heads: usize,
+    /// Heads of keys and values: GPUs that share a layer have whole ones, where there are enough.
+    pub kv_heads: usize,
 }
 
 /// What there is.
@@ -103,25 +105,43 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// What may be done where a model does not fit.
+pub const MAKE_IT_FIT: &str = "take files with fewer bits a weight, or more GPUs (gpu.multi_gpu), or more memory";
+
 /// How a model is computed by the GPUs of a machine; there is at least one.
 pub fn plan(strategy: Strategy, needs: &ModelNeeds, machine: &Machine) -> Result<Plan, Refused> {
-    assert!(!machine.gpu_bytes.is_empty() && needs.layers > 0 && needs.heads > 0, "a GPU, and a model of layers");
+    assert!(!machine.gpu_bytes.is_empty() && needs.layers > 0, "a GPU, and a model of layers");
+    assert!(needs.heads >= needs.kv_heads && needs.kv_heads > 0, "heads, and as many queries for each key");
     let planning = Planning { needs, machine, count: machine.gpu_bytes.len() };
     match strategy {
         Strategy::Auto => planning.by_fit_and_speed(),
         Strategy::Data => {
             planning.alone("each GPU computes whole texts, as the settings say").ok_or_else(|| planning.misfit(1))
         }
-        Strategy::Tensor => planning.shared(),
-        Strategy::Pipeline => planning.staged(),
+        Strategy::Tensor => planning.shared()?,
+        Strategy::Pipeline => planning.staged()?,
     }
-    .or_else(|refused| planning.with_cpu(strategy, refused))
+    .or_else(|misfit| planning.with_cpu(strategy, misfit))
 }
 
 struct Planning<'a> {
     needs: &'a ModelNeeds,
     machine: &'a Machine,
     count: usize,
+}
+
+/// Why a model does not fit, and the bytes that are missing.
+struct Misfit {
+    why: String,
+    missing: u64,
+}
+
+impl Misfit {
+    fn refused(self) -> Refused {
+        let Self { why, missing } = self;
+        let missing = if missing == 0 { String::new() } else { format!(": {} are missing", size(missing)) };
+        Refused(format!("{why}{missing}; {MAKE_IT_FIT}"))
+    }
 }
 
 /// A way that fits.
@@ -146,11 +166,11 @@ impl Planning<'_> {
             stages: vec![self.needs.layers],
             cpu_layers: 0,
             groups: self.count,
-            reason: format!("{} fit one GPU, which has room for {}: {why}", gb(self.whole()), gb(self.least())),
+            reason: format!("{} fit one GPU, which has room for {}: {why}", size(self.whole()), size(self.least())),
         })
     }
 
-    fn by_fit_and_speed(&self) -> Result<Plan, Refused> {
+    fn by_fit_and_speed(&self) -> Result<Plan, Misfit> {
         if let Some(plan) = self.alone("each computes whole texts, which is the most work in a second") {
             return Ok(plan);
         }
@@ -168,7 +188,7 @@ impl Planning<'_> {
             }
             None => format!("; {} is the only way that fits", best.name()),
         };
-        let (whole, least) = (gb(self.whole()), gb(self.least()));
+        let (whole, least) = (size(self.whole()), size(self.least()));
         let reason = format!("{whole} do not fit one GPU, which has room for {least}, and fit {gpus}{beside}");
         Ok(Plan { ranks: best.ranks, stages: best.stages, cpu_layers: 0, groups: self.count / gpus, reason })
     }
@@ -189,7 +209,7 @@ impl Planning<'_> {
         // One division for all groups: what the smallest has room for at each place.
         let room = |stage: usize| {
             let of = |group: &[u64]| group[stage * ranks..(stage + 1) * ranks].iter().copied().min().unwrap_or(0);
-            groups.clone().map(of).min().unwrap_or(0).saturating_mul(ranks as u64)
+            needs.shared_room(groups.clone().map(of).min().unwrap_or(0), ranks)
         };
         let rooms: Vec<u64> = (0..stages).map(room).collect();
         let stages = needs.stages_within(&rooms, needs.layers)?;
@@ -200,10 +220,12 @@ impl Planning<'_> {
     fn token_us(&self, ranks: usize, stages: usize) -> f64 {
         let Speeds { gpu_bytes_us, exchange_us, hop_us, .. } = self.machine.speeds;
         let exchanges = if ranks > 1 { 2.0 * self.needs.layers as f64 * exchange_us } else { 0.0 };
-        self.whole() as f64 / gpu_bytes_us / ranks as f64 + exchanges + (stages - 1) as f64 * hop_us
+        let (part, of) = self.needs.fullest(ranks);
+        self.whole() as f64 / gpu_bytes_us * part as f64 / of as f64 + exchanges + (stages - 1) as f64 * hop_us
     }
 
-    fn shared(&self) -> Result<Plan, Refused> {
+    /// More GPUs than heads is not a question of memory.
+    fn shared(&self) -> Result<Result<Plan, Misfit>, Refused> {
         let heads = self.needs.heads;
         if self.count > heads {
             return Err(Refused(format!(
@@ -211,11 +233,10 @@ impl Planning<'_> {
                 self.count
             )));
         }
-        let way = self.way(self.count, 1).ok_or_else(|| self.misfit(self.count))?;
-        Ok(self.asked(way, "tensor"))
+        Ok(self.way(self.count, 1).map(|way| self.asked(way, "tensor")).ok_or_else(|| self.misfit(self.count)))
     }
 
-    fn staged(&self) -> Result<Plan, Refused> {
+    fn staged(&self) -> Result<Result<Plan, Misfit>, Refused> {
         let layers = self.needs.layers;
         if self.count > layers {
             return Err(Refused(format!(
@@ -223,26 +244,39 @@ impl Planning<'_> {
                 self.count
             )));
         }
-        let way = self.way(1, self.count).ok_or_else(|| self.misfit(self.count))?;
-        Ok(self.asked(way, "pipeline"))
+        Ok(self.way(1, self.count).map(|way| self.asked(way, "pipeline")).ok_or_else(|| self.misfit(self.count)))
     }
 
     fn asked(&self, way: Way, strategy: &str) -> Plan {
-        let reason = format!("gpu.multi_gpu.strategy is {strategy}, and {} fit {} GPUs", gb(self.whole()), self.count);
+        let reason =
+            format!("gpu.multi_gpu.strategy is {strategy}, and {} fit {} GPUs", size(self.whole()), self.count);
         Plan { ranks: way.ranks, stages: way.stages, cpu_layers: 0, groups: 1, reason }
     }
 
-    fn misfit(&self, gpus: usize) -> Refused {
+    /// What is missing on so many GPUs.
+    fn misfit(&self, gpus: usize) -> Misfit {
+        let (whole, needs) = (self.whole(), size(self.whole()));
+        if gpus == 1 {
+            let least = self.least();
+            let missing = whole.saturating_sub(least);
+            return Misfit {
+                why: format!("the model needs {needs}, and one GPU has room for {}", size(least)),
+                missing,
+            };
+        }
         let all: u64 = self.machine.gpu_bytes.iter().take(gpus).sum();
-        let of = if gpus == 1 { "one GPU has".to_owned() } else { format!("{gpus} GPUs have") };
-        Refused(format!("the model needs {}, and {of} room for {}", gb(self.whole()), gb(all)))
+        let why = format!("the model needs {needs}, and {gpus} GPUs have room for {}", size(all));
+        let missing = whole.saturating_sub(all);
+        // Layers are not cut in two, parts of a layer are equal.
+        let why = if missing == 0 { format!("{why}, but not each for its part") } else { why };
+        Misfit { why, missing }
     }
 
     /// The last layers on the GPUs, one stage each, and the first ones on the CPU.
-    fn with_cpu(&self, strategy: Strategy, refused: Refused) -> Result<Plan, Refused> {
-        // What cannot be shared as it was asked for is not a question of memory alone.
+    fn with_cpu(&self, strategy: Strategy, misfit: Misfit) -> Result<Plan, Refused> {
+        // The CPU has whole layers: it takes no part of those that GPUs share.
         if matches!(strategy, Strategy::Tensor) && self.count > 1 {
-            return Err(refused);
+            return Err(misfit.refused());
         }
         let (needs, host) = (self.needs, self.machine.host_bytes);
         // Each GPU has the same layers then.
@@ -251,16 +285,15 @@ impl Planning<'_> {
             Strategy::Data => &each[..],
             _ => &self.machine.gpu_bytes[..self.count.min(needs.layers)],
         };
-        let Refused(why) = refused;
         let Some((cpu_layers, stages, on_cpu)) = needs.beside_cpu(rooms) else {
-            return Err(Refused(format!("{why}, which is too little for one layer and the head")));
+            let why = format!("{}, which is too little for one layer and the head", misfit.why);
+            return Err(Misfit { why, ..misfit }.refused());
         };
+        let why = misfit.why;
         if on_cpu > host {
-            return Err(Refused(format!(
-                "{why}; {} of it would be left to the CPU, whose memory has room for {}",
-                gb(on_cpu),
-                gb(host)
-            )));
+            let (left, room) = (size(on_cpu), size(host));
+            let why = format!("{why}; {left} of it would be left to the CPU, whose memory has room for {room}");
+            return Err(Misfit { why, missing: on_cpu - host }.refused());
         }
         let groups = if stages.len() == 1 { self.count } else { 1 };
         let reason = format!("{why}: the CPU computes the first {cpu_layers} of {} layers", needs.layers);
@@ -272,6 +305,27 @@ impl ModelNeeds {
     /// All of it.
     pub fn whole(&self) -> u64 {
         self.table_bytes + self.head_bytes + self.layers as u64 * self.layer_bytes
+    }
+
+    /// What the fullest of GPUs has that share a layer: so many heads of so many. Heads of keys and values are not cut; where there are more
+    /// GPUs than such heads, those that have the same divide its queries.
+    pub fn fullest(&self, ranks: usize) -> (usize, usize) {
+        match ranks <= self.kv_heads {
+            true => (self.kv_heads.div_ceil(ranks), self.kv_heads),
+            false => ((self.heads / self.kv_heads).div_ceil(ranks / self.kv_heads), self.heads),
+        }
+    }
+
+    /// What GPUs that share layers have room for together, where each has this much.
+    pub fn shared_room(&self, each: u64, ranks: usize) -> u64 {
+        let (part, of) = self.fullest(ranks);
+        u64::try_from(u128::from(each) * of as u128 / part as u128).unwrap_or(u64::MAX)
+    }
+
+    /// What the fullest of GPUs that share this has of it.
+    pub fn shared_part(&self, bytes: u64, ranks: usize) -> u64 {
+        let (part, of) = self.fullest(ranks);
+        u64::try_from((u128::from(bytes) * part as u128).div_ceil(of as u128)).unwrap_or(u64::MAX)
     }
 
     /// Layers that the CPU computes first, with the table, and those of each stage behind them, where stages have this room: as few on the CPU
@@ -338,8 +392,13 @@ impl Way {
     }
 }
 
-fn gb(bytes: u64) -> String {
-    format!("{:.1} GB", bytes as f64 / 1e9)
+/// So many bytes, for people.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0 => "0 GB".to_owned(),
+        ..1_000_000_000 => format!("{} MB", bytes.div_ceil(1_000_000)),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
 }
 
 fn ms(us: f64) -> String {

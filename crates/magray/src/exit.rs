@@ -186,7 +186,7 @@ fn exit_of_load(error: &LoadError) -> Exit {
         LoadError::Cpu(_) | LoadError::Device(_) | LoadError::NoOnnx | LoadError::GpuLayers(_) | LoadError::KvBits => {
             Exit::Device
         }
-        LoadError::SeveralGpus { .. } => Exit::Device,
+        LoadError::SeveralGpus { .. } | LoadError::NoPlace { .. } => Exit::Device,
         LoadError::Spec(_) | LoadError::Weights(_) | LoadError::Tokenizer(_) | LoadError::Executor(_) => Exit::Model,
         LoadError::TooLarge { .. } => Exit::Model,
         LoadError::Faults(_) => Exit::Usage,

@@ -192,6 +192,7 @@ pub(crate) fn engine_options(
         in_process: None,
         worker_exe: env::current_exe().map_err(Failure::OwnProgram)?,
         simulated_gpus: Vec::new(),
+        host_bytes: None,
         faults: settings.faults,
         alerts: settings.alerts,
         monitor_interval: settings.monitor_interval,

@@ -9,7 +9,7 @@ const GB: u64 = 1_000_000_000;
 /// Layers of 2 GB; the table and the head are in what is asked for.
 fn model(gb: u64) -> ModelNeeds {
     let layers = (gb / 2 - 1) as usize;
-    ModelNeeds { layers, layer_bytes: 2 * GB, table_bytes: GB, head_bytes: GB, heads: 64 }
+    ModelNeeds { layers, layer_bytes: 2 * GB, table_bytes: GB, head_bytes: GB, heads: 64, kv_heads: 8 }
 }
 
 fn machine(gpus: usize, room_gb: u64, host_gb: u64) -> Machine {
@@ -67,16 +67,88 @@ fn a_model_of_160_gb_on_one_gpu_is_divided_with_the_cpu_or_refused_with_the_reas
     assert_eq!(
         refused.to_string(),
         "the model needs 160.0 GB, and one GPU has room for 120.0 GB; 41.0 GB of it would be left to the CPU, whose memory has room for \
-         32.0 GB"
+         32.0 GB: 9.0 GB are missing; take files with fewer bits a weight, or more GPUs (gpu.multi_gpu), or more memory"
     );
     let refused = plan(Strategy::Tensor, &model(160), &machine(2, 60, 500)).unwrap_err();
-    assert_eq!(refused.to_string(), "the model needs 160.0 GB, and 2 GPUs have room for 120.0 GB");
+    assert_eq!(
+        refused.to_string(),
+        format!("the model needs 160.0 GB, and 2 GPUs have room for 120.0 GB: 40.0 GB are missing; {MAKE_IT_FIT}")
+    );
+}
+
+/// What GPUs of 80 and of 141 GB have for weights, beside their context, keys and values, and workspace.
+#[test]
+fn a_model_of_160_gb_on_gpus_of_80_and_141_gb_says_what_becomes_of_it() {
+    let on = |strategy, gpus, room_gb, host_gb| plan(strategy, &model(160), &machine(gpus, room_gb, host_gb));
+    let two = on(Strategy::Auto, 2, 115, 0).unwrap();
+    assert_eq!((two.ranks, two.groups), (2, 1), "{}", two.reason);
+    let eight = on(Strategy::Auto, 8, 64, 0).unwrap();
+    // One of three has 3 of 8 heads, which is 60 GB of 160.
+    assert_eq!((eight.ranks, eight.gpus(), eight.groups), (3, 3, 2), "{}", eight.reason);
+    let tighter = on(Strategy::Auto, 8, 58, 0).unwrap();
+    assert_eq!((tighter.ranks, tighter.gpus(), tighter.groups), (1, 3, 2), "{}", tighter.reason);
+    let beside = on(Strategy::Auto, 2, 64, 200).unwrap();
+    assert_eq!((&*beside.stages, beside.cpu_layers), (&[32, 31][..], 16), "{}", beside.reason);
+    assert_eq!(
+        beside.reason,
+        "the model needs 160.0 GB, and 2 GPUs have room for 128.0 GB: the CPU computes the first 16 of 79 layers"
+    );
+    let little = on(Strategy::Pipeline, 2, 3, 500).unwrap();
+    assert_eq!((&*little.stages, little.cpu_layers), (&[1, 1][..], 77), "{}", little.reason);
+    let none = on(Strategy::Pipeline, 2, 2, 500).unwrap_err().0;
+    assert_eq!(
+        none,
+        format!(
+            "the model needs 160.0 GB, and 2 GPUs have room for 4.0 GB, which is too little for one layer and the head: 156.0 GB are \
+             missing; {MAKE_IT_FIT}"
+        )
+    );
+    // As much as the model needs in all, and too little at one place.
+    let few = ModelNeeds {
+        layers: 2,
+        layer_bytes: 60 * GB,
+        table_bytes: 20 * GB,
+        head_bytes: 20 * GB,
+        heads: 64,
+        kv_heads: 8,
+    };
+    let cut = plan(Strategy::Pipeline, &few, &machine(3, 60, 0)).unwrap_err().0;
+    assert!(cut.starts_with("2 layers cannot be on 3 GPUs"), "{cut}");
+    let uneven = Machine { gpu_bytes: vec![150 * GB, 30 * GB], ..machine(2, 0, 0) };
+    let parts = plan(Strategy::Tensor, &few, &uneven).unwrap_err().0;
+    assert_eq!(
+        parts,
+        format!(
+            "the model needs 160.0 GB, and 2 GPUs have room for 180.0 GB, but not each for its part; {MAKE_IT_FIT}"
+        )
+    );
 }
 
 #[test]
 fn a_model_of_100_gb_is_in_stages_of_gpus_and_the_cpu() {
     let plan = plan(Strategy::Auto, &model(100), &machine(2, 40, 64)).unwrap();
     assert_eq!((plan.ranks, &*plan.stages, plan.cpu_layers), (1, &[20, 19][..], 10), "{plan:?}");
+}
+
+#[test]
+fn heads_that_do_not_divide_evenly_count_as_those_of_the_fullest_gpu() {
+    let eight = ModelNeeds { heads: 8, kv_heads: 8, ..model(16) };
+    assert_eq!([1, 2, 3, 5, 8].map(|ranks| eight.fullest(ranks)), [(8, 8), (4, 8), (3, 8), (2, 8), (1, 8)]);
+    // Two heads of keys and values on three: one of them has a GPU of its own with all its four queries.
+    let shared = ModelNeeds { kv_heads: 2, ..eight };
+    assert_eq!([3, 4, 5, 8].map(|ranks| shared.fullest(ranks)), [(4, 8), (2, 8), (2, 8), (1, 8)]);
+    assert_eq!((eight.shared_part(16, 3), eight.shared_room(6, 3)), (6, 16));
+    let uneven = plan(Strategy::Tensor, &eight, &machine(3, 120, 0)).unwrap();
+    assert_eq!(
+        uneven.reason,
+        "gpu.multi_gpu.strategy is tensor, and 16.0 GB fit 3 GPUs, of which the fullest has 3 of 8 heads"
+    );
+}
+
+#[test]
+fn sizes_are_read_by_people() {
+    let sizes = [0, 1, 999_999_999, 1_000_000_000, 141_107_412_992].map(size);
+    assert_eq!(sizes, ["0 GB", "1 MB", "1000 MB", "1.0 GB", "141.1 GB"]);
 }
 
 #[test]
@@ -95,7 +167,7 @@ fn what_was_asked_for_is_done_or_refused() {
         (1, &[2, 3, 2], 0, 1),
         "gpu.multi_gpu.strategy is pipeline, and 16.0 GB fit 3 GPUs",
     );
-    let few = ModelNeeds { heads: 2, ..model(16) };
+    let few = ModelNeeds { heads: 2, kv_heads: 2, ..model(16) };
     assert!(
         plan(Strategy::Tensor, &few, &machine(4, 120, 64)).unwrap_err().0.contains("cannot share layers of 2 heads")
     );
@@ -121,8 +193,10 @@ fn plans_fit_and_are_complete() {
             layer_bytes: below(1_000),
             table_bytes: below(2_000),
             head_bytes: below(2_000),
-            heads: below(16) as usize,
+            heads: 0,
+            kv_heads: below(8) as usize,
         };
+        let needs = ModelNeeds { heads: needs.kv_heads * below(4) as usize, ..needs };
         let gpus = below(8);
         let equal = below(2) == 1;
         let first = below(20_000);
@@ -144,7 +218,7 @@ fn plans_fit_and_are_complete() {
                     let head = if at + 1 == plan.stages.len() { needs.head_bytes } else { 0 };
                     let bytes = *layers as u64 * needs.layer_bytes + table + head;
                     for room in &group[at * plan.ranks..(at + 1) * plan.ranks] {
-                        assert!(bytes.div_ceil(plan.ranks as u64) <= *room, "{what}");
+                        assert!(needs.shared_part(bytes, plan.ranks) <= *room, "{what}");
                     }
                 }
             }

@@ -45,13 +45,14 @@ impl DecoderBytes {
     }
 
     /// What is planned by. A table that is the head too counts once where both are on one device, and twice where they are not: as the head.
-    pub(crate) fn needs(&self, heads: usize, is_tied: bool) -> ModelNeeds {
+    pub(crate) fn needs(&self, heads: usize, kv_heads: usize) -> ModelNeeds {
         ModelNeeds {
             layers: self.layers.len(),
             layer_bytes: self.layers.iter().copied().max().unwrap_or(0),
-            table_bytes: if is_tied { 0 } else { self.table },
+            table_bytes: self.table,
             head_bytes: self.head,
             heads,
+            kv_heads,
         }
     }
 
@@ -65,9 +66,23 @@ impl DecoderBytes {
         self.head + self.layers.iter().rev().take(layers).sum::<u64>()
     }
 
+    /// The table, which may be the head too, and this many of the first layers.
+    pub(crate) fn first(&self, layers: usize) -> u64 {
+        let table = if self.table == 0 { self.head } else { self.table };
+        table + self.layers.iter().take(layers).sum::<u64>()
+    }
+
     /// How many of the last layers there is room for beside the head.
     pub(crate) fn layers_within(&self, room: u64) -> usize {
         (1..=self.layers.len()).take_while(|layers| self.last(*layers) <= room).count()
+    }
+}
+
+#[cfg(test)]
+impl DecoderBytes {
+    /// Of a model with so many layers of one size.
+    pub(crate) fn even(layers: usize, layer: u64, table: u64, head: u64) -> Self {
+        Self { table, head, layers: vec![layer; layers] }
     }
 }
 
@@ -79,6 +94,7 @@ mod tests {
     fn the_last_layers_that_fit_are_counted_with_the_head() {
         let bytes = DecoderBytes { table: 50, head: 7, layers: vec![1_000, 100, 20, 10] };
         assert_eq!((bytes.whole(), bytes.last(1), bytes.last(3)), (1_187, 17, 137));
+        assert_eq!((bytes.first(0), bytes.first(2)), (50, 1_150));
         let within = [0, 16, 17, 36, 37, 136, 137, 1_136, 1_137].map(|room| bytes.layers_within(room));
         assert_eq!(within, [0, 0, 1, 1, 2, 2, 3, 3, 4]);
     }

@@ -70,6 +70,14 @@ pub enum LoadError {
         /// Why.
         refused: Refused,
     },
+    /// No device has the memory for it.
+    #[error("there is no place for {model}: {refused}")]
+    NoPlace {
+        /// The model.
+        model: String,
+        /// Why.
+        refused: Refused,
+    },
     /// ONNX Runtime is not used by this engine.
     #[error(
         "it is in ONNX form, and this magray was started without such a model: name it when magray starts (--model)"

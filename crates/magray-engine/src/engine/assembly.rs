@@ -7,6 +7,7 @@ use super::dispatcher::{Dispatcher, is_delivering};
 use super::division::{Dividing, Division};
 use super::executor_handle::{ExecutorHandle, ExecutorStatus, join_until};
 use super::gpu_reports::GpuReports;
+use super::host_memory::HostMemory;
 use super::images::{Images, image_bytes_max};
 use super::in_process::InProcess;
 use super::in_worker::{InWorker, InWorkerSpec};
@@ -73,14 +74,15 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         model.assigned = division::assigned(model, options.encoder.gpu_layers)?;
     }
     let options = &options;
+    let host = HostMemory::of(options);
     // GPUs are looked for while the CPU reads the weights.
     let (devices, models) = std::thread::scope(|scope| {
         let devices = scope.spawn(|| devices::find(options));
-        let models = Models::open(&options.models, &options.encoder, options.in_process.as_deref());
+        let models = Models::open(&options.models, &options.encoder, options.in_process.as_deref(), host);
         (devices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), models)
     });
     let (devices, models) = (devices?, models?);
-    let (devices, grouping) = grouping::form(devices, options, |model| models.packer.spec(model))?;
+    let (devices, formed) = grouping::form(devices, options, host, |model| models.packer.spec(model))?;
     #[cfg(feature = "testing")]
     if let Some(plan) = &options.faults {
         let vocabulary = models.readers.iter().map(|reader| reader.spec.shape.vocab).max();
@@ -96,7 +98,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         }
     }
     let (found, absent) = (devices.gpus.clone(), devices.reason.clone().filter(Reason::is_fallback));
-    let choices = Choices::new(&options.encoder, &models.packer, devices, allowed);
+    let choices = Choices::new(&options.encoder, &models.packer, (devices, host), allowed);
     // A GPU that is too slow for every model is not even started.
     let gpus = if choices.allowed_for_all() == Some(Allowed::Cpu) { Vec::new() } else { found };
     if !gpus.is_empty() {
@@ -127,8 +129,8 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         is_reserved: gpu.is_onnx(),
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
-    let dividing = Dividing::new(&options.encoder, &gpus, threads, grouping);
-    let division = |(at, model): (usize, &EngineModel)| dividing.of(models.packer.spec(at), model.assigned);
+    let dividing = Dividing::new(&options.encoder, &gpus, (threads, host), formed);
+    let division = |(at, model): (usize, &EngineModel)| dividing.of(model, models.packer.spec(at));
     let divisions = options.models.iter().enumerate().map(division).collect::<Result<Vec<_>, _>>()?;
     divisions.iter().zip(&options.models).for_each(|(division, model)| division.tell(&model.name));
     let later = later_models(options, &models, &gpus, (dividing, &divisions));

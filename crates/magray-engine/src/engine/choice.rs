@@ -1,7 +1,8 @@
 //! Chooses between GPU and CPU for each model: present, fast enough, within memory; the same for commands and servers.
 //! Decides only by `magray_core::choose_device`; loads nothing and measures nothing.
 
-use super::devices::{Devices, absent};
+use super::devices::{Devices, Gpu, absent};
+use super::host_memory::HostMemory;
 use super::models::CpuPacker;
 use super::work::EngineError;
 use crate::calibration::{Key, ScoreCache, cpu_name};
@@ -146,6 +147,7 @@ pub(super) struct Choices {
     packer: Arc<CpuPacker>,
     /// Those that were found at the start.
     devices: Devices,
+    host: HostMemory,
     models: Roster<Choice>,
     /// Held while a model is measured.
     measuring: Mutex<()>,
@@ -166,13 +168,14 @@ impl Choices {
     pub(super) fn new(
         options: &EncoderOptions,
         packer: &Arc<CpuPacker>,
-        devices: Devices,
+        (devices, host): (Devices, HostMemory),
         allowed: Vec<Allowed>,
     ) -> Self {
         let all = Self {
             options: options.clone(),
             packer: Arc::clone(packer),
             devices,
+            host,
             models: Roster::default(),
             measuring: Mutex::default(),
             is_watched: AtomicBool::new(false),
@@ -193,11 +196,16 @@ impl Choices {
     }
 
     fn choose(&self, model: usize, allowed: Allowed) -> Choice {
-        if self.packer.spec(model).onnx.is_some() {
+        let spec = self.packer.spec(model);
+        if spec.onnx.is_some() {
             // Its home decides.
             let (allowed, is_too_slow) = (Allowed::Any, AtomicBool::new(false));
             return Choice { allowed, is_too_slow, outlook: Mutex::new(Outlook::of_onnx()) };
         }
+        let allowed = match self.devices.gpus.iter().any(Gpu::generates) {
+            true => self.host.narrow(allowed, spec),
+            false => allowed,
+        };
         let outlook = self.outlook_at_start(model);
         let is_too_slow = is_too_slow(&outlook, allowed);
         Choice { allowed, is_too_slow: AtomicBool::new(is_too_slow), outlook: Mutex::new(outlook) }
@@ -313,7 +321,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::devices::Gpu;
     use crate::engine::models::Models;
     use magray_core::schedule::Fallback;
     use magray_core::{CpuPath, PrecisionChoice};
@@ -339,9 +346,11 @@ mod tests {
     /// The choices of an engine with one model and one GPU.
     fn choices(options: &EncoderOptions, allowed: Allowed) -> Choices {
         let model = ModelSource::Synthetic("tiny".parse().unwrap()).into();
-        let models = Models::open(&[model], options, None).unwrap();
-        let devices = Devices { gpus: vec![Gpu::cuda(gpu(), &options.gpu, false)], reason: None, allowed };
-        Choices::new(options, &models.packer, devices, vec![allowed])
+        let host = HostMemory::with(0);
+        let models = Models::open(&[model], options, None, host).unwrap();
+        let devices =
+            Devices { gpus: vec![Gpu::cuda(gpu(), &options.gpu, false)], reason: None, allowed, left: Vec::new() };
+        Choices::new(options, &models.packer, (devices, host), vec![allowed])
     }
 
     fn code(choices: &Choices) -> &'static str {

@@ -29,6 +29,8 @@ pub(super) struct Devices {
     pub(super) reason: Option<Reason>,
     /// Where work goes that does not say.
     pub(super) allowed: Allowed,
+    /// GPUs that were not enough for another group.
+    pub(super) left: Vec<DeviceName>,
 }
 
 /// A GPU, real or simulated.
@@ -105,6 +107,14 @@ impl Gpu {
         self.members.len().max(1)
     }
 
+    /// Its name; of a group those of all its GPUs.
+    pub(super) fn names(&self) -> Vec<DeviceName> {
+        match self.members.is_empty() {
+            true => vec![self.name],
+            false => self.members.iter().map(|(member, _)| *member).collect(),
+        }
+    }
+
     /// Whether this is its name, or that of a GPU of the group that it is.
     pub(super) fn is_named(&self, name: DeviceName) -> bool {
         self.name == name || self.members.iter().any(|(member, _)| *member == name)
@@ -173,7 +183,7 @@ pub(crate) fn onnx_device(options: &EncoderOptions, threads: usize) -> OnnxDevic
 pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
     if !options.models.is_empty() && options.models.iter().all(|model| model.source.is_onnx()) {
         // ONNX Runtime looks for its own.
-        return Ok(Devices { gpus: Vec::new(), reason: None, allowed: Allowed::Any });
+        return Ok(Devices { gpus: Vec::new(), reason: None, allowed: Allowed::Any, left: Vec::new() });
     }
     let (choice, rules) = (&options.encoder.device, &options.encoder.gpu.rules);
     let must_be_gpu = matches!(choice, DeviceChoice::Cuda(_));
@@ -203,8 +213,8 @@ pub(super) fn find(options: &EngineOptions) -> Result<Devices, LoadError> {
             Err(Refusal { asked: choice.clone(), reason }.into())
         }
         // Without a GPU nothing else is left.
-        Some(reason) => Ok(Devices { gpus: found, reason: Some(reason), allowed: Allowed::Cpu }),
-        None => Ok(Devices { gpus: found, reason: None, allowed }),
+        Some(reason) => Ok(Devices { gpus: found, reason: Some(reason), allowed: Allowed::Cpu, left: Vec::new() }),
+        None => Ok(Devices { gpus: found, reason: None, allowed, left: Vec::new() }),
     }
 }
 
@@ -216,11 +226,29 @@ impl Devices {
             Some(DeviceName::Cpu) => Ok(Allowed::Cpu),
             Some(name) => {
                 let at = self.gpus.iter().position(|gpu| gpu.is_named(name));
-                let device = device_of_gpu(at.ok_or_else(|| not_there(name))?);
+                let device = device_of_gpu(at.ok_or_else(|| self.not_there(name))?);
                 // As where no model is assigned: a GPU that was named, or must be used, has no other to stand in for it.
                 Ok(if self.allowed == Allowed::Any { Allowed::Rather(device) } else { Allowed::Only(device) })
             }
         }
+    }
+
+    fn not_there(&self, name: DeviceName) -> LoadError {
+        let asked = match name {
+            DeviceName::Cuda(index) => DeviceChoice::Cuda(GpuSelector::Index(index)),
+            DeviceName::Cpu | DeviceName::Simulated(_) | DeviceName::Onnx(_) => DeviceChoice::Auto,
+        };
+        let known: Vec<String> = self.gpus.iter().flat_map(Gpu::names).map(|name| name.to_string()).collect();
+        let why = match (self.left.contains(&name), &*known) {
+            (true, _) => {
+                "which is left over: the GPUs are in groups (gpu.multi_gpu.strategy), and it is not enough for one"
+            }
+            (false, []) => "which is not there or not used: no GPU is",
+            _ => "which is not there or not used",
+        };
+        let known = if known.is_empty() { String::new() } else { format!("; there are {}", known.join(", ")) };
+        let message = format!("a model is assigned to {name}, {why}{known}");
+        Refusal { asked, reason: Reason::Absent { code: "unknown_device", message, is_fault: true } }.into()
     }
 }
 
@@ -237,15 +265,6 @@ pub(super) fn absent(declined: Declined, expects_gpu: bool) -> Reason {
 fn no_room(rules: &Rules) -> Reason {
     let available_bytes = rules.memory_limit_bytes.unwrap_or(0);
     Reason::NotEnoughMemory { need_bytes: CONTEXT_BYTES, available_bytes, is_limit: true }
-}
-
-fn not_there(name: DeviceName) -> LoadError {
-    let asked = match name {
-        DeviceName::Cuda(index) => DeviceChoice::Cuda(GpuSelector::Index(index)),
-        DeviceName::Cpu | DeviceName::Simulated(_) | DeviceName::Onnx(_) => DeviceChoice::Auto,
-    };
-    let message = format!("a model is assigned to {name}, which is not there or not used");
-    Refusal { asked, reason: Reason::Absent { code: "unknown_device", message, is_fault: true } }.into()
 }
 
 /// The device whose executor runs in this process; those of GPUs follow it.

@@ -3,17 +3,18 @@
 
 use super::EngineModel;
 use super::devices::Gpu;
-use super::grouping::{Grouping, OnGroup, needs};
-use crate::decoder::{DecoderBytes, DecoderFiles, LinearBytes, stored_bytes};
+use super::grouping::{Formed, Grouping, OnGroup, needs, sizes};
+use super::host_memory::HostMemory;
+use crate::decoder::DecoderBytes;
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executors::cpu::kv_bytes;
 use crate::executors::{GpuLayers, GroupLayout, LayerSplit, LayersOnGpu};
 use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::ledger::Ledger;
 use magray_core::schedule::PartInWorkers;
+use magray_core::several_gpus::{MAKE_IT_FIT, Refused, size};
 use magray_core::{CpuPath, DeviceName};
 use magray_device::KvFormat;
-use magray_device::cuda::decoder_linear_bytes;
 use std::num::NonZeroUsize;
 
 /// No form of weights on a GPU has more than this many times the bytes of its file.
@@ -25,20 +26,22 @@ pub(super) struct Dividing {
     kv: KvFormat,
     threads: NonZeroUsize,
     path: Option<CpuPath>,
+    host: HostMemory,
     gpus: Vec<Room>,
     /// Where GPUs are groups.
     grouping: Option<Grouping>,
+    /// Why they are none, where the settings want it.
+    alone: Option<String>,
 }
 
 /// What a GPU may have of a language model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Room {
-    name: DeviceName,
+    /// Its name; of a group those of all its GPUs.
+    names: Vec<DeviceName>,
     weights: u64,
     kv: u64,
     is_simulated: bool,
-    /// GPUs, where it is a group.
-    count: usize,
 }
 
 /// Where the layers of a model are; by default on the device that computes it.
@@ -59,47 +62,86 @@ pub(super) struct Division {
 }
 
 impl Dividing {
-    pub(super) fn new(options: &EncoderOptions, gpus: &[Gpu], threads: usize, grouping: Option<Grouping>) -> Self {
+    pub(super) fn new(
+        options: &EncoderOptions,
+        gpus: &[Gpu],
+        (threads, host): (usize, HostMemory),
+        formed: Formed,
+    ) -> Self {
         let limit = options.gpu.rules.memory_limit_bytes;
         let room = |gpu: &Gpu| {
             let ledger = Ledger::new(gpu.memory(limit));
             let (weights, kv) = (ledger.room(), ledger.kv_share());
-            Room { name: gpu.name, weights, kv, is_simulated: gpu.info.is_none(), count: gpu.count() }
+            Room { names: gpu.names(), weights, kv, is_simulated: gpu.info.is_none() }
         };
         Self {
             asked: options.gpu_layers,
             kv: options.kv,
             threads: NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN),
             path: options.cpu_path,
+            host,
             gpus: gpus.iter().filter(|gpu| gpu.generates()).map(room).collect(),
-            grouping,
+            alone: if let Formed::Alone(why) = &formed { Some(why.clone()) } else { None },
+            grouping: if let Formed::Groups(grouping) = formed { Some(grouping) } else { None },
         }
     }
 
-    /// Where the layers of a model are that is assigned to this device, or to none.
-    pub(super) fn of(&self, spec: &ModelSpec, assigned: Option<DeviceName>) -> Result<Division, LoadError> {
+    /// Where the layers of a model are; refused where there is no memory for them.
+    pub(super) fn of(&self, model: &EngineModel, spec: &ModelSpec) -> Result<Division, LoadError> {
+        let no_place = |refused| LoadError::NoPlace { model: model.name.clone(), refused };
         let Some(spec) = spec.generates() else { return Ok(Division::default()) };
         let of = spec.decoder.layers.len();
         if self.asked == GpuLayers::Number(0) {
             let told =
                 LayersOnGpu { on_gpu: 0, of, group: None, reason: "chat.gpu_layers is 0".to_owned(), sums: None };
+            self.check_host(spec.weight_bytes, &told).map_err(no_place)?;
             return Ok(Division { told: Some(told), is_expected: true, ..Division::default() });
         }
         // Any of them may get it: there is one division for all.
-        let may = self.gpus.iter().filter(|gpu| assigned.is_none_or(|assigned| assigned == gpu.name));
-        let Some(room) = may.min_by_key(|gpu| gpu.weights).copied() else { return Ok(Division::default()) };
-        if let Some(grouping) = &self.grouping {
-            return self.on_group(spec, grouping, room);
-        }
-        if self.asked == GpuLayers::Auto && spec.weight_bytes.saturating_mul(GROWTH_MOST) <= room.weights {
+        let may = self.gpus.iter().filter(|gpu| model.assigned.is_none_or(|assigned| gpu.names.contains(&assigned)));
+        let Some(room) = may.min_by_key(|gpu| gpu.weights) else {
+            let reason = "the CPU computes it".to_owned();
+            let told = LayersOnGpu { on_gpu: 0, of, group: None, reason, sums: None };
+            self.check_host(spec.weight_bytes, &told).map_err(no_place)?;
             return Ok(Division::default());
+        };
+        let is_small = || spec.weight_bytes.saturating_mul(GROWTH_MOST) <= room.weights;
+        if self.grouping.is_none() && self.asked == GpuLayers::Auto && is_small() {
+            let all = |reason: &String| LayersOnGpu { on_gpu: of, of, group: None, reason: reason.clone(), sums: None };
+            return Ok(Division { told: self.alone.as_ref().map(all), ..Division::default() });
         }
-        let linear: LinearBytes = if room.is_simulated { stored_bytes } else { decoder_linear_bytes };
-        let files = DecoderFiles::of(&spec.source)?;
-        let bytes = DecoderBytes::of(&files, linear)?;
+        let bytes = sizes(spec, room.is_simulated)?;
+        self.placed(spec, &bytes, room).map_err(no_place)
+    }
+
+    /// A model whose parts take so much, on GPUs that have this room.
+    fn placed(&self, spec: &GenerateSpec, bytes: &DecoderBytes, room: &Room) -> Result<Division, Refused> {
+        if let Some(grouping) = &self.grouping {
+            return self.on_group(spec, bytes, (grouping, room));
+        }
+        let of = spec.decoder.layers.len();
         let whole = if room.is_simulated { spec.weight_bytes } else { bytes.whole() };
-        let settled = self.asked.settle(&bytes, whole, room.weights, of);
+        let settled = self.asked.settle(bytes, whole, room.weights, of);
+        let on_cpu = match settled.on_gpu {
+            0 => spec.weight_bytes,
+            on_gpu if on_gpu == of => 0,
+            on_gpu => bytes.first(of - on_gpu),
+        };
+        let told = LayersOnGpu { on_gpu: settled.on_gpu, of, group: None, reason: settled.reason.clone(), sums: None };
+        self.check_host(on_cpu, &told)?;
         Ok(self.division(spec, settled, |layers| if layers == of { whole } else { bytes.last(layers) }))
+    }
+
+    /// Refuses what the CPU is to have of a model where there is no memory for it.
+    fn check_host(&self, on_cpu: u64, told: &LayersOnGpu) -> Result<(), Refused> {
+        let available = self.host.available();
+        if on_cpu <= available {
+            return Ok(());
+        }
+        let (left, has, missing) = (size(on_cpu), size(available), size(on_cpu - available));
+        Err(Refused(format!(
+            "{told}; that leaves {left} to the CPU, and its memory has {has} available: {missing} are missing; {MAKE_IT_FIT}"
+        )))
     }
 
     /// How many times the weights of a model count that is whole on one GPU: as often as a group has GPUs.
@@ -108,27 +150,39 @@ impl Dividing {
     }
 
     /// On a group: all of its layers, or as many of the last as there is room for.
-    fn on_group(&self, spec: &GenerateSpec, grouping: &Grouping, room: Room) -> Result<Division, LoadError> {
+    fn on_group(
+        &self,
+        spec: &GenerateSpec,
+        bytes: &DecoderBytes,
+        (grouping, room): (&Grouping, &Room),
+    ) -> Result<Division, Refused> {
         let of = spec.decoder.layers.len();
-        let (needs, token_bytes) = (needs(spec, room.is_simulated)?, spec.kv_token_bytes(self.kv));
-        let each = room.weights / room.count as u64;
-        let Some(placed) = grouping.place(spec, &needs, (each, token_bytes)) else {
+        let (needs, token_bytes) = (needs(spec, bytes), spec.kv_token_bytes(self.kv));
+        let count = room.names.len() as u64;
+        let each = room.weights / count;
+        let Some(placed) = grouping.place(spec, &needs, (each, token_bytes), self.host) else {
             let reason = format!(
                 "{} and its {of} layers of {} heads have no place on {} GPUs with room for {} each",
-                mib(needs.whole()),
+                size(needs.whole()),
                 needs.heads,
                 grouping.gpus(),
-                mib(each)
+                size(each)
             );
-            let told = Some(LayersOnGpu { on_gpu: 0, of, group: None, reason, sums: None });
-            return Ok(Division { told, is_kept_off: true, ..Division::default() });
+            let told = LayersOnGpu { on_gpu: 0, of, group: None, reason, sums: None };
+            self.check_host(spec.weight_bytes, &told)?;
+            return Ok(Division { told: Some(told), is_kept_off: true, ..Division::default() });
         };
-        let OnGroup { layout, cpu_layers, bytes } = placed;
+        let OnGroup { mut layout, cpu_layers, bytes } = placed;
+        // The host keeps the keys and values of the layers that the CPU has.
+        let beside = token_bytes * cpu_layers as u64 / of as u64;
+        if beside > 0 {
+            layout.kv_token_bytes = counted(layout.kv_token_bytes, room.kv, kv_bytes() / beside);
+        }
         let told = LayersOnGpu {
             on_gpu: of - cpu_layers,
             of,
             group: Some(layout.clone()),
-            reason: grouping.reason.clone(),
+            reason: grouping.reason(&needs),
             sums: None,
         };
         let split = NonZeroUsize::new(cpu_layers).map(|cpu_layers| LayerSplit {
@@ -156,7 +210,10 @@ impl Dividing {
             let in_workers = PartInWorkers { bytes: bytes(of), kv_token_bytes: spec.kv_token_bytes(self.kv) };
             return Division {
                 in_workers: Some(in_workers),
-                told: told.filter(|_| !is_expected),
+                told: told.filter(|_| !is_expected).or_else(|| {
+                    let reason = self.alone.clone()?;
+                    Some(LayersOnGpu { on_gpu, of, group: None, reason, sums: None })
+                }),
                 ..Division::default()
             };
         };
@@ -195,7 +252,7 @@ struct Settled {
 impl GpuLayers {
     /// Of `of` layers, on a GPU with so much room.
     fn settle(self, bytes: &DecoderBytes, whole: u64, room: u64, of: usize) -> Settled {
-        let fits = format!("of the GPU's memory, which has room for {}", mib(room));
+        let fits = format!("of the GPU's memory, which has room for {}", size(room));
         match self {
             Self::Auto if whole <= room => Settled { on_gpu: of, reason: String::new(), is_expected: true },
             Self::Auto => {
@@ -205,13 +262,13 @@ impl GpuLayers {
                     0 => ("the last layer and the head need", bytes.last(1)),
                     _ => ("all of it needs", whole),
                 };
-                Settled { on_gpu, reason: format!("{what} {} {fits}", mib(need)), is_expected: false }
+                Settled { on_gpu, reason: format!("{what} {} {fits}", size(need)), is_expected: false }
             }
             Self::Number(layers) => {
                 let on_gpu = layers.min(of);
                 let need = if on_gpu == of { whole } else { bytes.last(on_gpu) };
                 let (asked, is_expected) = (format!("chat.gpu_layers is {layers}"), need <= room);
-                let reason = if is_expected { asked } else { format!("{asked}, and these need {} {fits}", mib(need)) };
+                let reason = if is_expected { asked } else { format!("{asked}, and these need {} {fits}", size(need)) };
                 Settled { on_gpu, reason, is_expected }
             }
         }
@@ -236,10 +293,6 @@ fn is_kept_off(model: &EngineModel, asked: GpuLayers) -> bool {
     asked == GpuLayers::Number(0) && model.source.is_decoder()
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{} MiB", bytes.div_ceil(1 << 20))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,9 +307,24 @@ mod tests {
     }
 
     fn dividing(asked: GpuLayers, weights: u64, is_simulated: bool) -> Dividing {
-        let room = Room { name: DeviceName::Simulated(0), weights, kv: 1 << 16, is_simulated, count: 1 };
-        let gpus = vec![Room { weights: 1 << 40, name: DeviceName::Simulated(1), ..room }, room];
-        Dividing { asked, kv: KvFormat::Halves, threads: NonZeroUsize::MIN, path: None, gpus, grouping: None }
+        let room = Room { names: vec![DeviceName::Simulated(0)], weights, kv: 1 << 16, is_simulated };
+        let gpus = vec![Room { weights: 1 << 40, names: vec![DeviceName::Simulated(1)], ..room.clone() }, room];
+        let host = HostMemory::with(0);
+        Dividing {
+            asked,
+            kv: KvFormat::Halves,
+            threads: NonZeroUsize::MIN,
+            path: None,
+            host,
+            gpus,
+            grouping: None,
+            alone: None,
+        }
+    }
+
+    fn model(assigned: Option<DeviceName>) -> EngineModel {
+        let source = ModelSource::Decoder(DecoderSource::Path("a".into()));
+        EngineModel { assigned, ..source.into() }
     }
 
     #[test]
@@ -264,11 +332,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let spec = spec(folder.path());
         let generate = spec.generates().unwrap();
-        let files = DecoderFiles::of(&generate.source).unwrap();
-        for (is_simulated, linear) in [(true, stored_bytes as LinearBytes), (false, decoder_linear_bytes)] {
-            let bytes = DecoderBytes::of(&files, linear).unwrap();
+        for is_simulated in [true, false] {
+            let bytes = sizes(generate, is_simulated).unwrap();
             let whole = if is_simulated { generate.weight_bytes } else { bytes.whole() };
-            let of = |asked, room| dividing(asked, room, is_simulated).of(&spec, None).unwrap();
+            let of = |asked, room| dividing(asked, room, is_simulated).of(&model(None), &spec).unwrap();
             let all = of(GpuLayers::Auto, whole);
             assert!(all.split.is_none() && all.told.is_none(), "{all:?}");
             assert_eq!(all.in_workers.map(|part| part.bytes), Some(whole));
@@ -291,7 +358,7 @@ mod tests {
             assert_eq!(asked.told.unwrap().reason, "chat.gpu_layers is 1");
             let too_many = of(GpuLayers::Number(1), 5).told.unwrap().reason;
             assert!(
-                too_many.starts_with("chat.gpu_layers is 1, and these need 1 MiB of the GPU's memory"),
+                too_many.starts_with("chat.gpu_layers is 1, and these need 1 MB of the GPU's memory"),
                 "{too_many}"
             );
             let all = of(GpuLayers::Number(9), whole);
@@ -300,11 +367,136 @@ mod tests {
         }
     }
 
+    const GB: u64 = 1_000_000_000;
+
+    /// A model of 80 layers of so many bytes, as its description says: no weights are read.
+    fn described(layer: u64, table: u64) -> (GenerateSpec, DecoderBytes) {
+        let source = ModelSource::Decoder(DecoderSource::Synthetic("llama-8b".parse().unwrap()));
+        let mut spec = source.spec().unwrap().generates().unwrap().clone();
+        let bytes = DecoderBytes::even(80, layer, table, table);
+        spec.decoder.layers = vec![spec.decoder.layers[0].clone(); 80];
+        spec.weight_bytes = bytes.whole();
+        (spec, bytes)
+    }
+
+    /// GPUs of so many GB as an engine has them, where the host has this memory.
+    fn on_gpus(gpus: &[u64], host_gb: u64, asked: GpuLayers) -> Dividing {
+        let room = |(at, gb): (usize, &u64)| {
+            let (memory_max, kv_max) = (gb * GB, gb * GB / 8);
+            let ledger = Ledger::new(magray_core::ledger::Budget { memory_max, context: GB / 2, kv_max });
+            let names = vec![DeviceName::Cuda(at)];
+            Room { names, weights: ledger.room(), kv: ledger.kv_share(), is_simulated: false }
+        };
+        let gpus = gpus.iter().enumerate().map(room).collect();
+        let host = HostMemory::with(host_gb * GB);
+        Dividing {
+            asked,
+            kv: KvFormat::Halves,
+            threads: NonZeroUsize::MIN,
+            path: None,
+            host,
+            gpus,
+            grouping: None,
+            alone: None,
+        }
+    }
+
+    #[test]
+    fn a_model_of_160_gb_is_divided_with_the_cpu_or_refused_and_says_what_is_missing() {
+        let (spec, bytes) = described(1_950_000_000, 2 * GB);
+        assert_eq!(bytes.whole(), 160 * GB);
+        let on = |gb: u64, host_gb: u64, asked| {
+            let dividing = on_gpus(&[gb], host_gb, asked);
+            dividing.placed(&spec, &bytes, &dividing.gpus[0])
+        };
+        let large = on(141, 96, GpuLayers::Auto).unwrap();
+        assert_eq!(
+            large.told.unwrap().to_string(),
+            "57 of 80 layers are on a GPU, the CPU computes the others: all of it needs 160.0 GB of the GPU's memory, which has room for \
+             114.1 GB"
+        );
+        assert_eq!(large.split.unwrap().cpu_layers.get(), 23);
+        assert_eq!(large.in_workers.unwrap().bytes, bytes.last(57));
+        let small = on(80, 128, GpuLayers::Auto).unwrap();
+        assert_eq!((small.split.unwrap().cpu_layers.get(), small.in_workers.unwrap().bytes), (48, bytes.last(32)));
+        let refused = |gb, host_gb, asked| on(gb, host_gb, asked).unwrap_err().to_string();
+        assert_eq!(
+            refused(80, 64, GpuLayers::Auto),
+            format!(
+                "32 of 80 layers are on a GPU, the CPU computes the others: all of it needs 160.0 GB of the GPU's memory, which has room \
+                 for 64.5 GB; that leaves 95.6 GB to the CPU, and its memory has 64.0 GB available: 31.6 GB are missing; {MAKE_IT_FIT}"
+            )
+        );
+        let asked = refused(80, 64, GpuLayers::Number(10));
+        assert!(asked.starts_with("10 of 80 layers are on a GPU"), "{asked}");
+        assert!(asked.contains("chat.gpu_layers is 10; that leaves 138.5 GB to the CPU"), "{asked}");
+        let none = refused(4, 64, GpuLayers::Auto);
+        assert!(none.starts_with("no layer of 80 is on a GPU: the last layer and the head need 4.0 GB"), "{none}");
+        assert!(none.contains("that leaves 160.0 GB to the CPU"), "{none}");
+    }
+
+    #[test]
+    fn a_model_that_only_the_cpu_may_compute_is_refused_where_the_host_has_no_memory_for_it() {
+        let source = ModelSource::Decoder(DecoderSource::Synthetic("llama-8b".parse().unwrap()));
+        let spec = source.spec().unwrap();
+        let model = |assigned| EngineModel { assigned, name: "large".to_owned(), ..source.clone().into() };
+        let cpu = Some(DeviceName::Cpu);
+        for (gpus, asked, assigned) in
+            [(&[][..], GpuLayers::Auto, None), (&[80], GpuLayers::Auto, cpu), (&[80], GpuLayers::Number(0), cpu)]
+        {
+            let told = on_gpus(gpus, 8, asked).of(&model(assigned), &spec).unwrap_err().to_string();
+            assert!(told.starts_with("there is no place for large: no layer of 32 is on a GPU: "), "{told}");
+            assert!(
+                told.contains("that leaves 16.1 GB to the CPU, and its memory has 8.0 GB available: 8.1 GB"),
+                "{told}"
+            );
+            assert!(on_gpus(gpus, 24, asked).of(&model(assigned), &spec).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_model_on_a_group_says_whose_group_it_is_and_is_found_by_the_name_of_any_of_its_gpus() {
+        let (spec, bytes) = described(1_950_000_000, 2 * GB);
+        let large = needs(&spec, &bytes);
+        let on = |ranks, stages, each: u64, host_gb| {
+            let mut dividing = on_gpus(&[each * 2], host_gb, GpuLayers::Auto);
+            dividing.gpus[0].names.push(DeviceName::Cuda(1));
+            dividing.gpus[0].weights = 2 * each * GB;
+            dividing.grouping = Some(Grouping::of(ranks, stages, (large, "160.0 GB do not fit one GPU")));
+            dividing
+        };
+        let of = |dividing: &Dividing, spec, bytes| dividing.placed(spec, bytes, &dividing.gpus[0]);
+        let shared = of(&on(2, 1, 115, 0), &spec, &bytes).unwrap();
+        assert_eq!(shared.told.unwrap().to_string(), "2 GPUs share each layer: 160.0 GB do not fit one GPU");
+        assert_eq!((shared.in_workers.unwrap().bytes, shared.split), (160 * GB, None));
+        let staged = of(&on(1, 2, 64, 96), &spec, &bytes).unwrap();
+        assert_eq!(
+            staged.told.unwrap().to_string(),
+            "2 GPUs have layers one after the other, and the CPU the first 17: 160.0 GB do not fit one GPU"
+        );
+        assert_eq!(staged.split.unwrap().cpu_layers.get(), 17);
+        let refused = of(&on(1, 2, 3, 96), &spec, &bytes).unwrap_err().to_string();
+        assert!(
+            refused.contains("its 80 layers of 32 heads have no place on 2 GPUs with room for 3.0 GB each"),
+            "{refused}"
+        );
+        assert!(refused.contains("64.0 GB are missing"), "{refused}");
+        let (other, few) = described(100_000_000, GB);
+        let told = of(&on(2, 1, 115, 0), &other, &few).unwrap().told.unwrap().reason;
+        assert_eq!(told, "the GPUs are a group for another model: 160.0 GB do not fit one GPU");
+        // Whichever of its GPUs a model is assigned to.
+        let source = ModelSource::Decoder(DecoderSource::Synthetic("llama-1b-q4".parse().unwrap()));
+        for assigned in [None, Some(DeviceName::Cuda(0)), Some(DeviceName::Cuda(1))] {
+            let model = EngineModel { assigned, ..source.clone().into() };
+            assert!(on(2, 1, 115, 0).of(&model, &source.spec().unwrap()).unwrap().group.is_some(), "{assigned:?}");
+        }
+    }
+
     #[test]
     fn the_gpu_that_a_model_is_assigned_to_decides_and_else_the_smallest() {
         let folder = tempfile::tempdir().unwrap();
         let (spec, dividing) = (spec(folder.path()), dividing(GpuLayers::Auto, 1 << 14, true));
-        let is_split = |assigned| dividing.of(&spec, assigned).unwrap().told.is_some();
+        let is_split = |assigned| dividing.of(&model(assigned), &spec).unwrap().told.is_some();
         assert!(is_split(None) && is_split(Some(DeviceName::Simulated(0))));
         assert!(!is_split(Some(DeviceName::Simulated(1))) && !is_split(Some(DeviceName::Cpu)));
     }

@@ -2,10 +2,10 @@
 //! Starts nothing, and reads no more than how large tensors are.
 
 use super::devices::{Devices, Gpu};
+use super::host_memory::HostMemory;
 use super::{EngineModel, EngineOptions};
 use crate::decoder::{DecoderBytes, DecoderFiles, LinearBytes, stored_bytes};
 use crate::encoder::LoadError;
-use crate::executors::cpu::host_bytes;
 use crate::executors::{GpuLayers, GroupLayout};
 use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::DeviceName;
@@ -19,8 +19,10 @@ use std::num::NonZeroUsize;
 pub(super) struct Grouping {
     pub(super) ranks: usize,
     pub(super) stages: usize,
+    /// What the model needs that there are groups for.
+    needs: ModelNeeds,
     /// Why there are groups.
-    pub(super) reason: String,
+    reason: String,
 }
 
 impl Grouping {
@@ -30,44 +32,70 @@ impl Grouping {
     }
 }
 
-/// What a model needs of GPUs.
-pub(super) fn needs(spec: &GenerateSpec, is_simulated: bool) -> Result<ModelNeeds, LoadError> {
+/// What the parts of a model take of GPUs.
+pub(super) fn sizes(spec: &GenerateSpec, is_simulated: bool) -> Result<DecoderBytes, LoadError> {
     let linear: LinearBytes = if is_simulated { stored_bytes } else { decoder_linear_bytes };
-    let bytes = DecoderBytes::of(&DecoderFiles::of(&spec.source)?, linear)?;
-    Ok(bytes.needs(spec.decoder.heads, spec.decoder.tied_head))
+    Ok(DecoderBytes::of(&DecoderFiles::of(&spec.source)?, linear)?)
+}
+
+/// What a model needs of GPUs.
+pub(super) fn needs(spec: &GenerateSpec, bytes: &DecoderBytes) -> ModelNeeds {
+    bytes.needs(spec.decoder.heads, spec.decoder.kv_heads)
+}
+
+/// What became of the GPUs.
+pub(super) enum Formed {
+    /// Each computes by itself.
+    Single,
+    /// As `Single`, and this is why they do not as the settings say.
+    Alone(String),
+    /// They are groups.
+    Groups(Grouping),
 }
 
 /// Makes groups of GPUs: all of one size, which the largest model needs. GPUs that are left over are not used.
 pub(super) fn form<'a>(
     mut devices: Devices,
     options: &EngineOptions,
+    host: HostMemory,
     spec: impl Fn(usize) -> &'a ModelSpec,
-) -> Result<(Devices, Option<Grouping>), LoadError> {
+) -> Result<(Devices, Formed), LoadError> {
     let (count, strategy) = (devices.gpus.len(), options.strategy);
     let is_divided = options.encoder.gpu_layers != GpuLayers::Auto;
+    let asked = match strategy {
+        Strategy::Tensor => Some("tensor"),
+        Strategy::Pipeline => Some("pipeline"),
+        Strategy::Auto | Strategy::Data => None,
+    };
+    if let Some(word) = asked.filter(|_| count == 1) {
+        let name = devices.gpus[0].name;
+        let why = format!("gpu.multi_gpu.strategy is {word}, and {name} is the only GPU: it computes by itself");
+        return Ok((devices, Formed::Alone(why)));
+    }
     if count < 2
         || !devices.gpus.iter().all(Gpu::generates)
         || strategy == Strategy::Data
         || (strategy == Strategy::Auto && is_divided)
     {
-        return Ok((devices, None));
+        return Ok((devices, Formed::Single));
     }
     let limit = options.encoder.gpu.rules.memory_limit_bytes;
     let is_simulated = devices.gpus.iter().all(|gpu| gpu.info.is_none());
-    let machine = Machine {
-        gpu_bytes: devices.gpus.iter().map(|gpu| Ledger::new(gpu.memory(limit)).room()).collect(),
-        host_bytes: host_bytes(),
-        speeds: Speeds::default(),
-    };
-    let mut chosen: Option<Plan> = None;
+    // The GPUs of a group have equal parts of its memory: each counts as the one that has least.
+    let least = devices.gpus.iter().map(|gpu| Ledger::new(gpu.memory(limit)).room()).min().unwrap_or(0);
+    let machine = Machine { gpu_bytes: vec![least; count], host_bytes: host.for_weights(), speeds: Speeds::default() };
+    let mut chosen: Option<(Plan, ModelNeeds)> = None;
     for (at, model) in options.models.iter().enumerate() {
         let Some(generate) = spec(at).generates().filter(|_| may_use_gpus(model)) else { continue };
         if is_divided {
             let refused = Refused("chat.gpu_layers asks for a division of its own: leave it at auto".to_owned());
             return Err(LoadError::SeveralGpus { model: model.name.clone(), refused });
         }
-        match plan(strategy, &needs(generate, is_simulated)?, &machine) {
-            Ok(plan) if chosen.as_ref().is_none_or(|chosen| chosen.gpus() < plan.gpus()) => chosen = Some(plan),
+        let needs = needs(generate, &sizes(generate, is_simulated)?);
+        match plan(strategy, &needs, &machine) {
+            Ok(plan) if chosen.as_ref().is_none_or(|(chosen, _)| chosen.gpus() < plan.gpus()) => {
+                chosen = Some((plan, needs));
+            }
             Ok(_) => {}
             // Without a way for it the CPU computes it; that is told where its layers are divided.
             Err(refused) if strategy == Strategy::Auto => {
@@ -76,17 +104,18 @@ pub(super) fn form<'a>(
             Err(refused) => return Err(LoadError::SeveralGpus { model: model.name.clone(), refused }),
         }
     }
-    let Some(plan) = chosen.filter(|plan| !plan.is_alone()) else { return Ok((devices, None)) };
+    let Some((plan, needs)) = chosen.filter(|(plan, _)| !plan.is_alone()) else { return Ok((devices, Formed::Single)) };
     let size = plan.gpus();
     if count % size > 0 {
-        let left: Vec<String> = devices.gpus[count - count % size..].iter().map(|gpu| gpu.name.to_string()).collect();
+        devices.left = devices.gpus[count - count % size..].iter().map(|gpu| gpu.name).collect();
+        let left: Vec<String> = devices.left.iter().map(ToString::to_string).collect();
         let left = left.join(", ");
         tracing::warn!(target: "magray::engine", left, size, "GPUs that are not enough for another group are not used");
     }
     devices.gpus = devices.gpus.chunks_exact(size).map(Gpu::group).collect();
-    let grouping = Grouping { ranks: plan.ranks, stages: plan.stages.len(), reason: plan.reason };
+    let grouping = Grouping { ranks: plan.ranks, stages: plan.stages.len(), needs, reason: plan.reason };
     tracing::info!(target: "magray::engine", groups = devices.gpus.len(), size, "GPUs compute together: {}", grouping.reason);
-    Ok((devices, Some(grouping)))
+    Ok((devices, Formed::Groups(grouping)))
 }
 
 fn may_use_gpus(model: &EngineModel) -> bool {
@@ -103,23 +132,33 @@ pub(super) struct OnGroup {
 }
 
 impl Grouping {
+    /// Why a model with these needs is on a group.
+    pub(super) fn reason(&self, needs: &ModelNeeds) -> String {
+        match *needs == self.needs {
+            true => self.reason.clone(),
+            false => format!("the GPUs are a group for another model: {}", self.reason),
+        }
+    }
+
     /// How a model lies on a group whose GPUs each have this much room for weights; `None`: it has no place there.
     pub(super) fn place(
         &self,
         spec: &GenerateSpec,
         needs: &ModelNeeds,
         (room, token_bytes): (u64, u64),
+        host: HostMemory,
     ) -> Option<OnGroup> {
         let ranks = NonZeroUsize::new(self.ranks)?;
         if self.ranks > needs.heads || self.stages > needs.layers {
             return None;
         }
-        let of_stage = room.saturating_mul(self.ranks as u64);
-        let (cpu_layers, stages) = needs.placed(&vec![of_stage; self.stages], host_bytes())?;
+        let of_stage = needs.shared_room(room, self.ranks);
+        let (cpu_layers, stages) = needs.placed(&vec![of_stage; self.stages], host.for_weights())?;
         let layers = stages.iter().copied().max().unwrap_or(0) as u64;
         let gpus = self.gpus() as u64;
-        let ends = needs.head_bytes + if cpu_layers == 0 && self.stages == 1 { needs.table_bytes } else { 0 };
-        let fullest = (layers * needs.layer_bytes + ends).div_ceil(self.ranks as u64);
+        let table = if cpu_layers == 0 { needs.table_bytes } else { 0 };
+        let ends = if self.stages == 1 { table + needs.head_bytes } else { table.max(needs.head_bytes) };
+        let fullest = needs.shared_part(layers * needs.layer_bytes + ends, self.ranks);
         // Ranks that share a head of keys and values each keep it.
         let kv_heads = spec.decoder.kv_heads as u64;
         let of_rank = kv_heads.div_ceil(self.ranks as u64);
@@ -127,6 +166,14 @@ impl Grouping {
         let stages = stages.into_iter().map(NonZeroUsize::new).collect::<Option<_>>()?;
         let layout = GroupLayout { ranks, stages, kv_token_bytes: token * gpus };
         Some(OnGroup { layout, cpu_layers, bytes: fullest * gpus })
+    }
+}
+
+#[cfg(test)]
+impl Grouping {
+    /// Groups for a model that needs this, and why.
+    pub(super) fn of(ranks: usize, stages: usize, (needs, reason): (ModelNeeds, &str)) -> Self {
+        Self { ranks, stages, needs, reason: reason.to_owned() }
     }
 }
 
@@ -143,11 +190,11 @@ mod tests {
         tiny_decoder::write(folder.path(), 4).unwrap();
         let spec = ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned())).spec().unwrap();
         let generate = spec.generates().unwrap();
-        let needs = needs(generate, true).unwrap();
+        let needs = needs(generate, &sizes(generate, true).unwrap());
         let token = tiny_decoder::KV_TOKEN_BYTES;
         let of = |ranks, stages, room| {
-            let grouping = Grouping { ranks, stages, reason: String::new() };
-            grouping.place(generate, &needs, (room, token))
+            let grouping = Grouping::of(ranks, stages, (needs, ""));
+            grouping.place(generate, &needs, (room, token), HostMemory::with(0))
         };
         let whole = needs.whole();
         let shared = of(2, 1, whole).unwrap();

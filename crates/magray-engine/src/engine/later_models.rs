@@ -129,7 +129,7 @@ impl Engine {
         let _only_one = later.adding.lock().unwrap_or_else(PoisonError::into_inner);
         packer.has_room()?;
         running.choices.check_assigned(model.assigned)?;
-        let division = later.dividing.of(&reader.spec, model.assigned)?;
+        let division = later.dividing.of(&model, &reader.spec)?;
         division.tell(&model.name);
         // The first of these may fail; from then on they do not, since all have as much room as it.
         packer.add(&model, &reader)?;

@@ -72,6 +72,7 @@ mod fault_injection;
 mod gpu_reports;
 mod grouping;
 mod health_check;
+mod host_memory;
 pub(crate) mod images;
 mod in_process;
 mod in_worker;

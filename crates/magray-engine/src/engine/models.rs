@@ -3,6 +3,7 @@
 
 use super::EngineModel;
 use super::canary::Canary;
+use super::host_memory::HostMemory;
 use super::status::CpuStatus;
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executors::cpu::CpuDevice;
@@ -65,6 +66,7 @@ impl Models {
         models: &[EngineModel],
         options: &EncoderOptions,
         in_process: Option<&dyn OpenExecutor>,
+        host: HostMemory,
     ) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
         let specs = models.iter().map(|model| model.source.spec()).collect::<Result<Vec<_>, _>>()?;
@@ -91,7 +93,8 @@ impl Models {
         // The tokenizers are read on one core while the others pack weights.
         let (readers, loaded) = std::thread::scope(|scope| {
             let readers = scope.spawn(|| packer.models.iter().map(Packable::reader).collect::<Result<Vec<_>, _>>());
-            let loaded = preloaded(models, &options.device).try_for_each(|model| packer.bring(model).map(drop));
+            let mut preloaded = preloaded(models, &options.device).filter(|model| host.may_have(packer.spec(*model)));
+            let loaded = preloaded.try_for_each(|model| packer.bring(model).map(drop));
             (readers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), loaded)
         });
         let readers = readers?;

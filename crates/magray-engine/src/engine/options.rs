@@ -39,6 +39,9 @@ pub struct EngineOptions {
     /// Workers that behave like GPUs and compute on the CPU, for tests.
     #[cfg(feature = "testing")]
     pub simulated_gpus: Vec<SimulatedGpu>,
+    /// What of the host's memory is taken to be available, for tests; `None`: what the system says.
+    #[cfg(feature = "testing")]
+    pub host_bytes: Option<u64>,
     /// Faults to happen, for tests.
     #[cfg(feature = "testing")]
     pub faults: Option<FaultPlan>,
@@ -74,6 +77,8 @@ impl EngineOptions {
             worker_exe: PathBuf::new(),
             #[cfg(feature = "testing")]
             simulated_gpus: Vec::new(),
+            #[cfg(feature = "testing")]
+            host_bytes: None,
             #[cfg(feature = "testing")]
             faults: None,
             alerts: AlertOptions::default(),

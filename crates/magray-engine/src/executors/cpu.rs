@@ -231,9 +231,9 @@ pub(crate) fn kv_bytes() -> u64 {
     (host_memory("MemTotal:") / 8).clamp(KV_BYTES_LEAST, KV_BYTES_MOST)
 }
 
-/// What weights of language models may take of the host's memory beside all else: three quarters of what is available.
-pub(crate) fn host_bytes() -> u64 {
-    host_memory("MemAvailable:") / 4 * 3
+/// What of the host's memory is free for programs now; 0 where the system does not say.
+pub(crate) fn available_bytes() -> u64 {
+    host_memory("MemAvailable:")
 }
 
 const KV_BYTES_LEAST: u64 = 128 << 20;

@@ -39,6 +39,7 @@ fn options(gpus: usize, faults: &str) -> EngineOptions {
         in_process: None,
         worker_exe: env!("CARGO_BIN_EXE_magray").into(),
         simulated_gpus: (0..gpus).map(|index| SimulatedGpu { index, ..SimulatedGpu::default() }).collect(),
+        host_bytes: None,
         faults: (!plan.is_empty()).then_some(plan),
         alerts: AlertOptions::default(),
         monitor_interval: Some(Duration::from_millis(50)),

@@ -100,7 +100,7 @@ fn what_does_not_fit_a_gpu_is_divided_by_itself_and_says_why() {
     });
     let told = engine.status().models[0].layers.clone().unwrap();
     assert_eq!((told.on_gpu, told.of), (1, 2), "{told}");
-    assert!(told.reason.starts_with("all of it needs 1 MiB of the GPU's memory"), "{told}");
+    assert!(told.reason.starts_with("all of it needs 1 MB of the GPU's memory"), "{told}");
     let prompt = magray_engine::engine::Prompt { ids: vec![1, 2, 3], new_tokens_max: 5, ..Default::default() };
     assert!(!read(engine.generate(prompt).unwrap(), |_| {}).is_empty());
     let gpu = &engine.status().devices[1];

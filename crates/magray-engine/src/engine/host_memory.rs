@@ -1,0 +1,86 @@
+//! What the host's memory has for the weights of language models, as it was when the engine started.
+//! Holds nothing of it: who places a model asks.
+
+use super::EngineOptions;
+use crate::executors::cpu::available_bytes;
+use crate::spec::ModelSpec;
+use magray_core::schedule::Allowed;
+
+/// The memory of the host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostMemory {
+    /// Bytes that were free for programs; all that can be where the system does not say.
+    available: u64,
+}
+
+impl HostMemory {
+    /// As it is now: to be asked before models take their part.
+    pub(super) fn of(options: &EngineOptions) -> Self {
+        #[cfg(feature = "testing")]
+        let available = options.host_bytes.unwrap_or_else(available_bytes);
+        #[cfg(not(feature = "testing"))]
+        let available = {
+            let _ = options;
+            available_bytes()
+        };
+        Self::with(available)
+    }
+
+    /// One with so many bytes; none: it is not known.
+    pub(super) fn with(available: u64) -> Self {
+        Self { available: if available == 0 { u64::MAX } else { available } }
+    }
+
+    /// More than this cannot be there at once.
+    pub(super) fn available(self) -> u64 {
+        self.available
+    }
+
+    /// What weights may take of it beside all else: three quarters.
+    pub(super) fn for_weights(self) -> u64 {
+        self.available / 4 * 3
+    }
+
+    /// Whether the CPU can compute a model by itself, where it need not.
+    pub(super) fn may_have(self, spec: &ModelSpec) -> bool {
+        spec.generates().is_none_or(|generate| generate.weight_bytes <= self.for_weights())
+    }
+
+    /// Where a model may be computed that may be computed there by the settings: the CPU does not stand in for a GPU with one that
+    /// the host has no memory for.
+    pub(super) fn narrow(self, allowed: Allowed, spec: &ModelSpec) -> Allowed {
+        match allowed {
+            Allowed::Any if !self.may_have(spec) => Allowed::Gpu,
+            Allowed::Rather(device) if !self.may_have(spec) => Allowed::Only(device),
+            allowed => allowed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executors::ModelSource;
+    use crate::spec::decoder::DecoderSource;
+    use magray_core::schedule::DeviceId;
+
+    #[test]
+    fn the_cpu_stands_in_only_with_models_that_the_host_has_room_for() {
+        let source = ModelSource::Decoder(DecoderSource::Synthetic("llama-8b".parse().unwrap()));
+        let spec = source.spec().unwrap();
+        let (enough, little, unknown) = (22_000_000_000, 20_000_000_000, 0);
+        let gpu = DeviceId(1);
+        for (bytes, any, rather) in [
+            (enough, Allowed::Any, Allowed::Rather(gpu)),
+            (little, Allowed::Gpu, Allowed::Only(gpu)),
+            (unknown, Allowed::Any, Allowed::Rather(gpu)),
+        ] {
+            let host = HostMemory::with(bytes);
+            assert_eq!(host.narrow(Allowed::Any, &spec), any);
+            assert_eq!(host.narrow(Allowed::Rather(gpu), &spec), rather);
+            assert_eq!(host.narrow(Allowed::Cpu, &spec), Allowed::Cpu, "who asks for the CPU gets it");
+        }
+        let encoder = ModelSource::Synthetic("tiny".parse().unwrap()).spec().unwrap();
+        assert!(HostMemory::with(1).may_have(&encoder), "encoders are small");
+    }
+}

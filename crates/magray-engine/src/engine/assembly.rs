@@ -159,7 +159,8 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     #[cfg(feature = "testing")]
     if let Some(plan) = &options.faults {
         let dispatcher = Arc::clone(&assembly.dispatcher);
-        let names: Vec<String> = dispatcher.executors().iter().map(|executor| executor.name().to_string()).collect();
+        let cpu = vec![dispatcher.executors()[0].name().to_string()];
+        let names: Vec<_> = std::iter::once(cpu).chain(gpus.iter().map(names_of)).collect();
         let kill = move |device: usize| dispatcher.executors()[device].strike();
         let killer = WorkerKiller::start(plan, names.into_iter(), assembly.dispatcher.started(), kill)?;
         threads().watchers.push(Box::new(killer));
@@ -314,6 +315,12 @@ fn later_models(
     }
 }
 
+/// What a fault plan may call a GPU.
+#[cfg(feature = "testing")]
+fn names_of(gpu: &Gpu) -> Vec<String> {
+    gpu.names().iter().map(ToString::to_string).collect()
+}
+
 /// An executor in a worker for each GPU.
 fn in_workers(
     options: &EngineOptions,
@@ -323,7 +330,7 @@ fn in_workers(
 ) -> Vec<Box<dyn ExecutorHandle>> {
     let Some(slot) = later.slot else { return Vec::new() };
     #[cfg(feature = "testing")]
-    let faults = |gpu: &Gpu| options.faults.as_ref().map(|plan| plan.of_device(&gpu.name.to_string()).to_string());
+    let faults = |gpu: &Gpu| options.faults.as_ref().map(|plan| plan.of_device(&names_of(gpu)).to_string());
     #[cfg(not(feature = "testing"))]
     let faults = |_: &Gpu| None;
     let in_worker = |(at, gpu): (usize, &Gpu)| {
@@ -371,7 +378,7 @@ fn watch(options: &EngineOptions, gpus: &[Gpu], assembly: &Assembly) -> Result<O
     #[cfg(feature = "testing")]
     let source = {
         let is_simulated = |gpu: &Gpu| gpu.info.is_none() && !gpu.is_onnx();
-        let named: Vec<_> = gpus.iter().map(|gpu| (gpu.name.to_string(), is_simulated(gpu))).collect();
+        let named: Vec<_> = gpus.iter().map(|gpu| (names_of(gpu), is_simulated(gpu))).collect();
         scripted_telemetry(source, &named, options.faults.as_ref(), assembly.dispatcher.started())
     };
     let interval = options.monitor_interval.unwrap_or(LEDGER_INTERVAL).min(LEDGER_INTERVAL);

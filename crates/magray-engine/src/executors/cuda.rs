@@ -224,7 +224,7 @@ impl NativeModel for CudaExecutor {
         }
     }
 
-    fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
+    fn inject(&mut self, fault: InjectedFault, _: usize) -> Result<(), GpuError> {
         Ok(self.cuda.inject(fault)?)
     }
 

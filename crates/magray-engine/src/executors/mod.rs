@@ -117,8 +117,8 @@ pub trait Executor: Send + Sync {
     /// About a second has passed: what no batch of late needed may be given back.
     fn tend(&self) {}
 
-    /// Fails on purpose, for tests.
-    fn inject(&self, _model: usize, _fault: InjectedFault) -> Result<(), Failure> {
+    /// Fails on purpose, for tests: of a group the device of this number, counted round them.
+    fn inject(&self, _model: usize, _fault: InjectedFault, _rank: usize) -> Result<(), Failure> {
         Ok(())
     }
 }

@@ -128,8 +128,8 @@ pub(crate) trait NativeModel: Send {
     /// Time goes on, about a second, and no batch runs: what no batch of late needed is given back.
     fn tend(&mut self) {}
 
-    /// Lets the device fail on purpose.
-    fn inject(&mut self, _: InjectedFault) -> Result<(), GpuError> {
+    /// Lets the device fail on purpose; of a group that of this number, counted round them.
+    fn inject(&mut self, _: InjectedFault, _rank: usize) -> Result<(), GpuError> {
         Ok(())
     }
 
@@ -426,9 +426,9 @@ impl Executor for Native {
         self.device.tend();
     }
 
-    fn inject(&self, model: usize, fault: InjectedFault) -> Result<(), Failure> {
+    fn inject(&self, model: usize, fault: InjectedFault, rank: usize) -> Result<(), Failure> {
         match &mut *self.place(model) {
-            Some(hosted) => Ok(hosted.model.inject(fault)?),
+            Some(hosted) => Ok(hosted.model.inject(fault, rank)?),
             None => Err(Failure::not_loaded()),
         }
     }

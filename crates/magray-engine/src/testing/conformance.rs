@@ -324,7 +324,7 @@ impl Suite<'_> {
         load(&*executor, 0, Origin::Files);
         let texts = self.texts(2);
         let expected = rows(&*executor, 0, &texts);
-        match executor.inject(0, InjectedFault::IllegalAddress) {
+        match executor.inject(0, InjectedFault::IllegalAddress, 0) {
             Ok(()) => {
                 self.assert_near(&rows(&*executor, 0, &texts), &expected, "rows after a fault that it does not know")
             }

@@ -265,7 +265,7 @@ impl NativeModel for SimulatedModel {
         self.room_tokens = 0;
     }
 
-    fn inject(&mut self, fault: InjectedFault) -> Result<(), GpuError> {
+    fn inject(&mut self, fault: InjectedFault, _: usize) -> Result<(), GpuError> {
         self.device.inject(fault)
     }
 }
@@ -413,7 +413,7 @@ mod tests {
     fn a_broken_device_wakes_and_loads_nothing() {
         let mut model = model(1 << 30);
         model.offload().unwrap();
-        assert!(model.inject(InjectedFault::IllegalAddress).is_err());
+        assert!(model.inject(InjectedFault::IllegalAddress, 0).is_err());
         assert_eq!(model.weights.wake().unwrap_err().code(), "gpu_fault");
         let loaded = load(&SimulatedDevice(Arc::clone(&model.device))).map(drop);
         assert_eq!(loaded, Err("gpu_fault".to_owned()));
@@ -445,7 +445,7 @@ mod tests {
         let mut model = model(1 << 30);
         let before = run(&mut model, 5).unwrap();
         assert!(before.iter().any(|x| *x != 0.0));
-        assert_eq!(model.inject(InjectedFault::IllegalAddress).unwrap_err().code(), "gpu_fault");
+        assert_eq!(model.inject(InjectedFault::IllegalAddress, 0).unwrap_err().code(), "gpu_fault");
         assert_eq!(run(&mut model, 5), Err("gpu_fault"));
         model.trim();
         assert_eq!(run(&mut model, 5), Err("gpu_fault"));

@@ -18,18 +18,18 @@ struct Part {
     told: Vec<u32>,
 }
 
-/// The telemetry of GPUs, each with its name and whether it is simulated. Real ones without a plan are left as they are.
+/// The telemetry of GPUs, each with its names (a group has several) and whether it is simulated. Real ones without a plan are left as they are.
 pub(crate) fn scripted_telemetry(
     real: Box<dyn HealthSource>,
-    gpus: &[(String, bool)],
+    gpus: &[(Vec<String>, bool)],
     plan: Option<&FaultPlan>,
     started: Instant,
 ) -> Box<dyn HealthSource> {
     if plan.is_none() && !gpus.iter().any(|(_, is_simulated)| *is_simulated) {
         return real;
     }
-    let part = |(name, is_simulated): &(String, bool)| {
-        let plan = plan.map(|plan| plan.of_device(name)).unwrap_or_default();
+    let part = |(names, is_simulated): &(Vec<String>, bool)| {
+        let plan = plan.map(|plan| plan.of_device(names)).unwrap_or_default();
         let script = Script::new(&plan, Place::Telemetry, Duration::ZERO);
         Part { is_simulated: *is_simulated, script, told: Vec::new() }
     };
@@ -91,7 +91,7 @@ mod tests {
         let real = Box::new(|_: usize| HealthSample { temperature_celsius: Some(7), ..HealthSample::default() });
         scripted_telemetry(
             real,
-            &[("sim:0".to_owned(), is_simulated), ("sim:1".to_owned(), true)],
+            &[(vec!["sim:0".to_owned()], is_simulated), (vec!["sim:1".to_owned()], true)],
             plan,
             Instant::now(),
         )

@@ -3,7 +3,7 @@
 
 use super::streaming::{KV_TOKENS, ON_GPUS, ask, generator, generator_with, kill_after, read};
 use super::{LONG, assert_right, options, start, text};
-use magray_engine::engine::{Engine, EngineOptions, Strategy, TokenStream, Work};
+use magray_engine::engine::{DeviceState, Engine, EngineOptions, Strategy, TokenStream, Work};
 use magray_engine::testing::tiny_decoder;
 use magray_engine::{DeviceChoice, DeviceName};
 
@@ -83,6 +83,30 @@ fn a_rank_that_dies_hangs_or_breaks_under_load_loses_doubles_and_changes_no_toke
             assert!(engine.wait_until_settled(LONG));
             assert_eq!(engine.status().devices[1].schedule.kv_bytes(), 0);
             engine.shut_down();
+        }
+    }
+}
+
+#[test]
+fn whichever_rank_breaks_or_hangs_under_load_loses_no_request_and_changes_no_answer() {
+    for (gpus, strategy) in [(2, Strategy::Tensor), (4, Strategy::Tensor), (2, Strategy::Pipeline)] {
+        let (_folder, calm) = group(gpus, strategy, ON_GPUS, "");
+        let expected = answers(&calm, 8);
+        calm.shut_down();
+        for rank in 0..gpus {
+            for fault in ["illegal_address", "hang"] {
+                let what = format!("sim:{rank}/{fault}@batch=9");
+                let (_folder, engine) = group(gpus, strategy, ON_GPUS, &what);
+                let streams: Vec<TokenStream> = (0..8).map(|seed| ask(&engine, seed)).collect();
+                for (stream, expected) in streams.into_iter().zip(&expected) {
+                    assert_eq!(&read(stream, |_| {}), expected, "{gpus} GPUs, {strategy:?}, {what}");
+                }
+                assert!(engine.wait_until_settled(LONG));
+                let group = &engine.status().devices[1];
+                assert_eq!((group.schedule.restarts, group.schedule.kv_bytes()), (1, 0), "{what}");
+                assert_eq!(group.schedule.state, DeviceState::InRotation, "{what}");
+                engine.shut_down();
+            }
         }
     }
 }

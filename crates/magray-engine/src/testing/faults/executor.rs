@@ -64,15 +64,25 @@ impl WorkerFaults {
 
     fn script(&self, place: Place) -> WorkerScript {
         let Self { plan, order, opened, ordered } = self;
-        let script = Script::new(plan, place, order.from);
+        // Only batches are computed by all GPUs of a group, so that one of them may fail.
+        let (script, by_rank) = match place {
+            Place::Batch => {
+                let of_rank = |rank| (rank, Script::new(&plan.of_rank(Some(rank)), place, order.from));
+                let by_rank = plan.ranks().into_iter().map(of_rank).collect();
+                (Script::new(&plan.of_rank(None), place, order.from), by_rank)
+            }
+            _ => (Script::new(plan, place, order.from), Vec::new()),
+        };
         let ordered = Arc::clone(ordered);
-        WorkerScript { script, then: order.now, opened: *opened, batches: order.batches, ordered }
+        WorkerScript { script, by_rank, then: order.now, opened: *opened, batches: order.batches, ordered }
     }
 }
 
 /// The faults of one place of a worker.
 struct WorkerScript {
     script: Script,
+    /// Of a group: what befalls one of its GPUs.
+    by_rank: Vec<(usize, Script)>,
     /// The time since the engine's start, when this worker was opened.
     then: Duration,
     opened: Instant,
@@ -85,6 +95,8 @@ struct WorkerScript {
 struct BatchFaults {
     /// What happens in the place of computing, or with it.
     fault: Option<FaultKind>,
+    /// Which GPU of a group it happens to, counted round them.
+    rank: usize,
     is_wrong: bool,
     /// How many times as long it takes.
     slow_times: Option<u32>,
@@ -111,9 +123,21 @@ impl WorkerScript {
             Steps::Parts(parts) => parts.iter().any(|part| script.is_poison(part.ids)),
         };
         let ordered = || self.ordered.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        let fault = if is_poison { Some(FaultKind::Crash) } else { script.next_due(clock).or_else(ordered) };
+        let of_rank = |(rank, script): &mut (usize, Script)| Some((script.next_due(clock)?, *rank));
+        // What names no GPU of a group happens to another one each time.
+        let any = (clock.batch % u64::from(u32::MAX)) as usize;
+        let due = match is_poison {
+            true => Some((FaultKind::Crash, any)),
+            false => script
+                .next_due(clock)
+                .or_else(ordered)
+                .map(|fault| (fault, any))
+                .or_else(|| self.by_rank.iter_mut().find_map(of_rank)),
+        };
+        let (fault, rank) = due.map_or((None, 0), |(fault, rank)| (Some(fault), rank));
         BatchFaults {
             fault,
+            rank,
             is_wrong: fault == Some(FaultKind::Wrong) || script.is_on(FaultKind::Wrong, clock.now),
             slow_times: fault.and_then(FaultKind::slow_times).or_else(|| script.slow_times(clock.now)),
         }
@@ -133,14 +157,14 @@ impl FaultyExecutor {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner).next_batch(steps)
     }
 
-    fn fail_batch(&self, model: usize, fault: FaultKind) -> Result<(), Failure> {
+    fn fail_batch(&self, model: usize, fault: FaultKind, rank: usize) -> Result<(), Failure> {
         let planned = |error: CudaError| Err(GpuError::from(error).into());
         match fault {
             FaultKind::Crash => std::process::abort(),
             FaultKind::OutOfMemory => planned(CudaError::OutOfMemory),
             FaultKind::Transient => planned(CudaError::Other { code: 0, name: "planned".to_owned() }),
-            FaultKind::IllegalAddress => self.inner.inject(model, InjectedFault::IllegalAddress),
-            FaultKind::Hang => self.inner.inject(model, InjectedFault::Hang),
+            FaultKind::IllegalAddress => self.inner.inject(model, InjectedFault::IllegalAddress, rank),
+            FaultKind::Hang => self.inner.inject(model, InjectedFault::Hang, rank),
             _ => Ok(()),
         }
     }
@@ -186,7 +210,7 @@ impl Executor for FaultyExecutor {
         let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner).take();
         let faults = decided.unwrap_or_else(|| self.next_batch(steps));
         if let Some(fault) = faults.fault {
-            self.fail_batch(model, fault)?;
+            self.fail_batch(model, fault, faults.rank)?;
         }
         let ran = self.inner.run(model, steps, outcomes);
         if faults.is_wrong {
@@ -245,8 +269,8 @@ impl Executor for FaultyExecutor {
         self.inner.tend();
     }
 
-    fn inject(&self, model: usize, fault: InjectedFault) -> Result<(), Failure> {
-        self.inner.inject(model, fault)
+    fn inject(&self, model: usize, fault: InjectedFault, rank: usize) -> Result<(), Failure> {
+        self.inner.inject(model, fault, rank)
     }
 }
 
@@ -270,8 +294,25 @@ mod tests {
         };
         let wrong = BatchFaults { is_wrong: true, ..BatchFaults::default() };
         assert_eq!(next(1), wrong);
-        assert_eq!(next(1), BatchFaults { fault: Some(FaultKind::Transient), ..wrong });
-        assert_eq!(next(7), BatchFaults { fault: Some(FaultKind::Crash), ..wrong });
+        assert_eq!(next(1), BatchFaults { fault: Some(FaultKind::Transient), rank: 12, ..wrong });
+        assert_eq!(next(7), BatchFaults { fault: Some(FaultKind::Crash), rank: 13, ..wrong });
+    }
+
+    #[test]
+    fn a_fault_of_a_group_happens_to_the_gpu_that_the_plan_names() {
+        let names: Vec<String> = (0..3).map(|at| format!("sim:{at}")).collect();
+        let plan: FaultPlan = "sim:2/hang@batch=2, sim:0/illegal_address@batch=3, hang@batch=4".parse().unwrap();
+        let plan = plan.of_device(&names).to_string();
+        let order = FaultOrder { plan, from: Duration::ZERO, now: Duration::ZERO, batches: 0 };
+        let mut script = WorkerFaults::read(&order).unwrap().script(Place::Batch);
+        let mut next = || {
+            let texts = [Tokens { ids: &[1], types: &[] }];
+            let BatchFaults { fault, rank, .. } = script.next_batch(Steps::Texts { texts: &texts, skip: 0 });
+            fault.map(|fault| (fault, rank))
+        };
+        let found = [(); 4].map(|()| next());
+        let (hang, address) = (FaultKind::Hang, FaultKind::IllegalAddress);
+        assert_eq!(found, [None, Some((hang, 2)), Some((address, 0)), Some((hang, 4))]);
     }
 
     #[test]

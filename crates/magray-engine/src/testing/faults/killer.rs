@@ -14,14 +14,14 @@ pub(crate) struct WorkerKiller {
 }
 
 impl WorkerKiller {
-    /// `kill` is called with the place of a device in the list of names.
+    /// `kill` is called with the place of a device in the list of names; a group has several.
     pub(crate) fn start(
         plan: &FaultPlan,
-        devices: impl Iterator<Item = String>,
+        devices: impl Iterator<Item = Vec<String>>,
         started: Instant,
         kill: impl Fn(usize) + Send + 'static,
     ) -> io::Result<Self> {
-        let script = |name: String| Script::new(&plan.of_device(&name), Place::Supervisor, Duration::ZERO);
+        let script = |names: Vec<String>| Script::new(&plan.of_device(&names), Place::Supervisor, Duration::ZERO);
         let mut scripts: Vec<Script> = devices.map(script).collect();
         let (stop, stopped) = channel::<()>();
         let thread = std::thread::Builder::new().name("faults".to_owned()).spawn(move || {

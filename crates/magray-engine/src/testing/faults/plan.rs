@@ -2,6 +2,7 @@
 //! Checks all of it at once; what is wrong is refused with the place and with what would be right.
 
 use super::kind::{FaultKind, Place};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub struct FaultPlanError {
     pub problem: String,
 }
 
+/// What names a GPU of a group in the part of the plan for it, before its number.
+const RANK: &str = "rank:";
 /// More than any test needs; a plan is read by people.
 const ENTRIES_MAX: usize = 256;
 /// Beyond it nothing works, and a test shows nothing.
@@ -62,13 +65,33 @@ const RATE_MAX: f64 = 1000.0;
 const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl FaultPlan {
-    /// The part of the plan for the device of this name, such as `cuda:0`.
-    pub fn of_device(&self, device: &str) -> Self {
-        let is_meant = |entry: &&Entry| entry.device.as_ref().is_none_or(|named| named == device);
-        let named = |entry: &Entry| Entry { device: None, ..entry.clone() };
+    /// The part of the plan for the device of this name, such as `cuda:0`; for a group of several, what names one of them befalls that one.
+    pub fn of_device(&self, names: &[String]) -> Self {
+        let entry = |entry: &Entry| {
+            let device = match &entry.device {
+                Some(named) => {
+                    let rank = names.iter().position(|name| name == named)?;
+                    (names.len() > 1).then(|| format!("{RANK}{rank}"))
+                }
+                None => None,
+            };
+            Some(Entry { device, ..entry.clone() })
+        };
+        let first = names.first().map_or("", |name| name);
         // Each device has chances of its own, or all of them would fail together.
-        let seed = device.bytes().fold(self.seed, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        Self { entries: self.entries.iter().filter(is_meant).map(named).collect(), seed }
+        let seed = first.bytes().fold(self.seed, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        Self { entries: self.entries.iter().filter_map(entry).collect(), seed }
+    }
+
+    /// Of the part for a group: what befalls one of its GPUs, or what names none.
+    pub(super) fn of_rank(&self, rank: Option<usize>) -> Self {
+        let is_meant = |entry: &&Entry| entry.rank() == rank;
+        Self { entries: self.entries.iter().filter(is_meant).cloned().collect(), seed: self.seed }
+    }
+
+    /// The GPUs of a group that are named.
+    pub(super) fn ranks(&self) -> BTreeSet<usize> {
+        self.entries.iter().filter_map(Entry::rank).collect()
     }
 
     /// Refuses poison that no text can hold: ids beyond the largest vocabulary of the models, which is given in tokens.
@@ -118,6 +141,10 @@ impl FromStr for FaultPlan {
 }
 
 impl Entry {
+    fn rank(&self) -> Option<usize> {
+        self.device.as_deref()?.strip_prefix(RANK)?.parse().ok()
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         // A device comes before the kind; the slash of a rate comes behind it.
         let at = text.find('@').ok_or("say when, as in hang@5s or oom@batch=10")?;

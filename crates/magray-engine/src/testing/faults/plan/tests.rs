@@ -46,15 +46,27 @@ fn a_plan_written_out_reads_the_same() {
 }
 
 #[test]
+fn what_names_a_gpu_of_a_group_befalls_that_one() {
+    let plan = read("sim:0/hang@1s, sim:1/oom@batch=3, sim:2/crash@1s, kill@2s");
+    let group = plan.of_device(&["sim:0".to_owned(), "sim:1".to_owned()]);
+    assert_eq!(read(&group.to_string()), group, "as the worker gets it");
+    assert_eq!(group.ranks().into_iter().collect::<Vec<_>>(), [0, 1]);
+    let kinds = |rank| group.of_rank(rank).entries.iter().map(|entry| entry.kind.unwrap()).collect::<Vec<_>>();
+    assert_eq!(kinds(Some(0)), [FaultKind::Hang]);
+    assert_eq!(kinds(Some(1)), [FaultKind::OutOfMemory]);
+    assert_eq!(kinds(None), [FaultKind::Kill]);
+}
+
+#[test]
 fn a_device_gets_its_own_part_and_its_own_chances() {
     let plan = read("seed=1,cuda:0/hang@1s,cuda:1/oom@1s,random@1/s");
-    let (first, second) = (plan.of_device("cuda:0"), plan.of_device("cuda:1"));
+    let (first, second) = (plan.of_device(&["cuda:0".to_owned()]), plan.of_device(&["cuda:1".to_owned()]));
     assert_eq!(first.entries.len(), 2);
     assert_eq!(first.entries[0].kind, Some(FaultKind::Hang));
     assert_eq!(second.entries[0].kind, Some(FaultKind::OutOfMemory));
     assert_ne!(first.seed, second.seed);
-    assert_eq!(first, plan.of_device("cuda:0"), "the same in every worker of the device");
-    assert_eq!(plan.of_device("cuda:2").entries.len(), 1);
+    assert_eq!(first, plan.of_device(&["cuda:0".to_owned()]), "the same in every worker of the device");
+    assert_eq!(plan.of_device(&["cuda:2".to_owned()]).entries.len(), 1);
     assert_eq!(read(&first.to_string()), first, "as the worker gets it");
 }
 

@@ -475,6 +475,8 @@ mod tests {
             "2 GPUs have layers one after the other, and the CPU the first 17: 160.0 GB do not fit one GPU"
         );
         assert_eq!(staged.split.unwrap().cpu_layers.get(), 17);
+        // 32 layers on the first, 31 and the head on the second: the ledger has room for both.
+        assert_eq!(staged.in_workers.unwrap().bytes, 2 * 32 * 1_950_000_000);
         let refused = of(&on(1, 2, 3, 96), &spec, &bytes).unwrap_err().to_string();
         assert!(
             refused.contains("its 80 layers of 32 heads have no place on 2 GPUs with room for 3.0 GB each"),

@@ -156,9 +156,14 @@ impl Grouping {
         let (cpu_layers, stages) = needs.placed(&vec![of_stage; self.stages], host.for_weights())?;
         let layers = stages.iter().copied().max().unwrap_or(0) as u64;
         let gpus = self.gpus() as u64;
-        let table = if cpu_layers == 0 { needs.table_bytes } else { 0 };
-        let ends = if self.stages == 1 { table + needs.head_bytes } else { table.max(needs.head_bytes) };
-        let fullest = needs.shared_part(layers * needs.layer_bytes + ends, self.ranks);
+        // The first stage has the table, the last one the head, and fewer layers for it.
+        let of_stage = |(at, layers): (usize, &usize)| {
+            let table = if at == 0 && cpu_layers == 0 { needs.table_bytes } else { 0 };
+            let head = if at + 1 == self.stages { needs.head_bytes } else { 0 };
+            *layers as u64 * needs.layer_bytes + table + head
+        };
+        let largest = stages.iter().enumerate().map(of_stage).max().unwrap_or(0);
+        let fullest = needs.shared_part(largest, self.ranks);
         // Ranks that share a head of keys and values each keep it.
         let kv_heads = spec.decoder.kv_heads as u64;
         let of_rank = kv_heads.div_ceil(self.ranks as u64);

@@ -98,7 +98,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
         }
     }
     let (found, absent) = (devices.gpus.clone(), devices.reason.clone().filter(Reason::is_fallback));
-    let choices = Choices::new(&options.encoder, &models.packer, (devices, host), allowed);
+    let choices = Choices::new(&options.encoder, &models.packer, devices, allowed);
     // A GPU that is too slow for every model is not even started.
     let gpus = if choices.allowed_for_all() == Some(Allowed::Cpu) { Vec::new() } else { found };
     if !gpus.is_empty() {
@@ -132,7 +132,12 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     let dividing = Dividing::new(&options.encoder, &gpus, (threads, host), formed);
     let division = |(at, model): (usize, &EngineModel)| dividing.of(model, models.packer.spec(at));
     let divisions = options.models.iter().enumerate().map(division).collect::<Result<Vec<_>, _>>()?;
-    divisions.iter().zip(&options.models).for_each(|(division, model)| division.tell(&model.name));
+    for (at, (division, model)) in divisions.iter().zip(&options.models).enumerate() {
+        division.tell(&model.name);
+        if division.is_off_cpu {
+            choices.keep_off_cpu(at);
+        }
+    }
     let later = later_models(options, &models, &gpus, (dividing, &divisions));
     let plans = plans(options, &models, &later, &divisions);
     let machine = Machine::new(specs, plans, options.schedule.clone());

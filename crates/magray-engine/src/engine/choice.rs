@@ -1,8 +1,7 @@
 //! Chooses between GPU and CPU for each model: present, fast enough, within memory; the same for commands and servers.
 //! Decides only by `magray_core::choose_device`; loads nothing and measures nothing.
 
-use super::devices::{Devices, Gpu, absent};
-use super::host_memory::HostMemory;
+use super::devices::{Devices, absent};
 use super::models::CpuPacker;
 use super::work::EngineError;
 use crate::calibration::{Key, ScoreCache, cpu_name};
@@ -147,7 +146,6 @@ pub(super) struct Choices {
     packer: Arc<CpuPacker>,
     /// Those that were found at the start.
     devices: Devices,
-    host: HostMemory,
     models: Roster<Choice>,
     /// Held while a model is measured.
     measuring: Mutex<()>,
@@ -160,6 +158,8 @@ struct Choice {
     allowed: Allowed,
     /// Whether the GPU turned out too slow for the model.
     is_too_slow: AtomicBool,
+    /// Whether the host has no memory for what GPUs have: the CPU does not stand in for them.
+    is_off_cpu: AtomicBool,
     outlook: Mutex<Outlook>,
 }
 
@@ -168,14 +168,13 @@ impl Choices {
     pub(super) fn new(
         options: &EncoderOptions,
         packer: &Arc<CpuPacker>,
-        (devices, host): (Devices, HostMemory),
+        devices: Devices,
         allowed: Vec<Allowed>,
     ) -> Self {
         let all = Self {
             options: options.clone(),
             packer: Arc::clone(packer),
             devices,
-            host,
             models: Roster::default(),
             measuring: Mutex::default(),
             is_watched: AtomicBool::new(false),
@@ -196,25 +195,33 @@ impl Choices {
     }
 
     fn choose(&self, model: usize, allowed: Allowed) -> Choice {
-        let spec = self.packer.spec(model);
-        if spec.onnx.is_some() {
+        if self.packer.spec(model).onnx.is_some() {
             // Its home decides.
             let (allowed, is_too_slow) = (Allowed::Any, AtomicBool::new(false));
-            return Choice { allowed, is_too_slow, outlook: Mutex::new(Outlook::of_onnx()) };
+            let (is_off_cpu, outlook) = (AtomicBool::new(false), Mutex::new(Outlook::of_onnx()));
+            return Choice { allowed, is_too_slow, is_off_cpu, outlook };
         }
-        let allowed = match self.devices.gpus.iter().any(Gpu::generates) {
-            true => self.host.narrow(allowed, spec),
-            false => allowed,
-        };
         let outlook = self.outlook_at_start(model);
         let is_too_slow = is_too_slow(&outlook, allowed);
-        Choice { allowed, is_too_slow: AtomicBool::new(is_too_slow), outlook: Mutex::new(outlook) }
+        let [is_too_slow, is_off_cpu] = [is_too_slow, false].map(AtomicBool::new);
+        Choice { allowed, is_too_slow, is_off_cpu, outlook: Mutex::new(outlook) }
     }
 
     /// Where work of a model goes that does not say.
     pub(super) fn allowed(&self, model: usize) -> Allowed {
         let choice = &self.models[model];
-        if choice.is_too_slow.load(Ordering::Relaxed) { Allowed::Cpu } else { choice.allowed }
+        let is_off_cpu = choice.is_off_cpu.load(Ordering::Relaxed);
+        match choice.allowed {
+            Allowed::Any if is_off_cpu => Allowed::Gpu,
+            Allowed::Rather(device) if is_off_cpu => Allowed::Only(device),
+            _ if choice.is_too_slow.load(Ordering::Relaxed) => Allowed::Cpu,
+            allowed => allowed,
+        }
+    }
+
+    /// The CPU does not stand in for the GPUs that have this model.
+    pub(super) fn keep_off_cpu(&self, model: usize) {
+        self.models[model].is_off_cpu.store(true, Ordering::Relaxed);
     }
 
     /// Where work goes that names a device.
@@ -321,6 +328,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::devices::Gpu;
+    use crate::engine::host_memory::HostMemory;
     use crate::engine::models::Models;
     use magray_core::schedule::Fallback;
     use magray_core::{CpuPath, PrecisionChoice};
@@ -346,17 +355,33 @@ mod tests {
     /// The choices of an engine with one model and one GPU.
     fn choices(options: &EncoderOptions, allowed: Allowed) -> Choices {
         let model = ModelSource::Synthetic("tiny".parse().unwrap()).into();
-        let host = HostMemory::with(0);
-        let models = Models::open(&[model], options, None, host).unwrap();
+        let models = Models::open(&[model], options, None, HostMemory::with(0)).unwrap();
         let devices =
             Devices { gpus: vec![Gpu::cuda(gpu(), &options.gpu, false)], reason: None, allowed, left: Vec::new() };
-        Choices::new(options, &models.packer, (devices, host), vec![allowed])
+        Choices::new(options, &models.packer, devices, vec![allowed])
     }
 
     fn code(choices: &Choices) -> &'static str {
         match choices.outlook(0).unwrap().verdict {
             Ok(verdict) => verdict.reason.code(),
             Err(refusal) => refusal.reason.code(),
+        }
+    }
+
+    #[test]
+    fn the_cpu_stands_in_for_no_gpu_whose_model_it_has_no_memory_for() {
+        let gpu = magray_core::schedule::DeviceId(1);
+        let cases = [
+            (Allowed::Any, Allowed::Gpu),
+            (Allowed::Rather(gpu), Allowed::Only(gpu)),
+            (Allowed::Cpu, Allowed::Cpu),
+            (Allowed::Only(gpu), Allowed::Only(gpu)),
+        ];
+        for (asked, kept) in cases {
+            let choices = choices(&options("auto"), asked);
+            assert_eq!(choices.allowed(0), asked);
+            choices.keep_off_cpu(0);
+            assert_eq!(choices.allowed(0), kept);
         }
     }
 

@@ -59,6 +59,8 @@ pub(super) struct Division {
     is_expected: bool,
     /// No device but the CPU can compute it.
     pub(super) is_kept_off: bool,
+    /// GPUs have it or a part of it, and the CPU has no memory for the whole.
+    pub(super) is_off_cpu: bool,
 }
 
 impl Dividing {
@@ -87,9 +89,9 @@ impl Dividing {
     }
 
     /// Where the layers of a model are; refused where there is no memory for them.
-    pub(super) fn of(&self, model: &EngineModel, spec: &ModelSpec) -> Result<Division, LoadError> {
+    pub(super) fn of(&self, model: &EngineModel, known: &ModelSpec) -> Result<Division, LoadError> {
         let no_place = |refused| LoadError::NoPlace { model: model.name.clone(), refused };
-        let Some(spec) = spec.generates() else { return Ok(Division::default()) };
+        let Some(spec) = known.generates() else { return Ok(Division::default()) };
         let of = spec.decoder.layers.len();
         if self.asked == GpuLayers::Number(0) {
             let told =
@@ -105,13 +107,20 @@ impl Dividing {
             self.check_host(spec.weight_bytes, &told).map_err(no_place)?;
             return Ok(Division::default());
         };
+        let has_no_stand_in = !self.host.may_have(known);
         let is_small = || spec.weight_bytes.saturating_mul(GROWTH_MOST) <= room.weights;
         if self.grouping.is_none() && self.asked == GpuLayers::Auto && is_small() {
             let all = |reason: &String| LayersOnGpu { on_gpu: of, of, group: None, reason: reason.clone(), sums: None };
-            return Ok(Division { told: self.alone.as_ref().map(all), ..Division::default() });
+            return Ok(Division {
+                told: self.alone.as_ref().map(all),
+                is_off_cpu: has_no_stand_in,
+                ..Division::default()
+            });
         }
         let bytes = sizes(spec, room.is_simulated)?;
-        self.placed(spec, &bytes, room).map_err(no_place)
+        let placed = self.placed(spec, &bytes, room).map_err(no_place)?;
+        // With a part in workers it is not the CPU's alone.
+        Ok(Division { is_off_cpu: has_no_stand_in && placed.in_workers.is_some(), ..placed })
     }
 
     /// A model whose parts take so much, on GPUs that have this room.
@@ -237,6 +246,9 @@ impl Division {
             Some(told) if self.is_expected => tracing::info!(target: "magray::engine", model, "{told}"),
             Some(told) => tracing::warn!(target: "magray::engine", model, "{told}"),
             None => {}
+        }
+        if self.is_off_cpu {
+            tracing::warn!(target: "magray::engine", model, "the CPU does not stand in for GPUs with it: the host has no memory for all of it");
         }
     }
 }

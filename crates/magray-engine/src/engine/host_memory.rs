@@ -4,7 +4,6 @@
 use super::EngineOptions;
 use crate::executors::cpu::available_bytes;
 use crate::spec::ModelSpec;
-use magray_core::schedule::Allowed;
 
 /// The memory of the host.
 #[derive(Clone, Copy, Debug)]
@@ -45,16 +44,6 @@ impl HostMemory {
     pub(super) fn may_have(self, spec: &ModelSpec) -> bool {
         spec.generates().is_none_or(|generate| generate.weight_bytes <= self.for_weights())
     }
-
-    /// Where a model may be computed that may be computed there by the settings: the CPU does not stand in for a GPU with one that
-    /// the host has no memory for.
-    pub(super) fn narrow(self, allowed: Allowed, spec: &ModelSpec) -> Allowed {
-        match allowed {
-            Allowed::Any if !self.may_have(spec) => Allowed::Gpu,
-            Allowed::Rather(device) if !self.may_have(spec) => Allowed::Only(device),
-            allowed => allowed,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -62,24 +51,13 @@ mod tests {
     use super::*;
     use crate::executors::ModelSource;
     use crate::spec::decoder::DecoderSource;
-    use magray_core::schedule::DeviceId;
 
     #[test]
-    fn the_cpu_stands_in_only_with_models_that_the_host_has_room_for() {
+    fn the_cpu_may_have_models_that_the_host_has_room_for() {
         let source = ModelSource::Decoder(DecoderSource::Synthetic("llama-8b".parse().unwrap()));
         let spec = source.spec().unwrap();
-        let (enough, little, unknown) = (22_000_000_000, 20_000_000_000, 0);
-        let gpu = DeviceId(1);
-        for (bytes, any, rather) in [
-            (enough, Allowed::Any, Allowed::Rather(gpu)),
-            (little, Allowed::Gpu, Allowed::Only(gpu)),
-            (unknown, Allowed::Any, Allowed::Rather(gpu)),
-        ] {
-            let host = HostMemory::with(bytes);
-            assert_eq!(host.narrow(Allowed::Any, &spec), any);
-            assert_eq!(host.narrow(Allowed::Rather(gpu), &spec), rather);
-            assert_eq!(host.narrow(Allowed::Cpu, &spec), Allowed::Cpu, "who asks for the CPU gets it");
-        }
+        let may = |bytes| HostMemory::with(bytes).may_have(&spec);
+        assert_eq!([22_000_000_000, 20_000_000_000, 0].map(may), [true, false, true], "nothing is known of the last");
         let encoder = ModelSource::Synthetic("tiny".parse().unwrap()).spec().unwrap();
         assert!(HostMemory::with(1).may_have(&encoder), "encoders are small");
     }

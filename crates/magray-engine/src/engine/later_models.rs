@@ -135,13 +135,16 @@ impl Engine {
         packer.add(&model, &reader)?;
         let bytes = packer.bytes(running.readers.len(), later.expected);
         let plan = later.plan(&model, &reader.spec, bytes, &division);
-        let Division { split, group, told, .. } = division;
+        let Division { split, group, told, is_off_cpu, .. } = division;
         let (source, precision, kv) = (model.source, later.asked, later.kv);
         later.in_workers.push(ExecutorModel { source, precision, kv, split, group })?;
         later.layers.push(told)?;
         later.images.add(image_bytes_max(&reader.spec))?;
         later.gone.push(AtomicBool::new(false))?;
         running.choices.add(model.assigned)?;
+        if is_off_cpu {
+            running.choices.keep_off_cpu(running.readers.len());
+        }
         let number = running.readers.push(reader)?;
         self.dispatcher().profiling().model(number, &model.name);
         self.dispatcher().add_model(ModelPlan { is_preloaded: false, ..plan });

@@ -56,3 +56,33 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Inputs;
+    use std::ffi::OsString;
+
+    fn ineffective(file: &str) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("magray.toml");
+        std::fs::write(&path, file).unwrap();
+        let inputs = Inputs { file: Some(&path), flags: &[], env: &|_| None::<OsString>, folder: folder.path() };
+        Config::resolve(&inputs).unwrap().ineffective()
+    }
+
+    #[test]
+    fn what_is_meant_for_several_gpus_is_told_to_do_nothing_for_one() {
+        let off = "[gpu.multi_gpu]\nstrategy = 'tensor'\ndevice_ids = [0, 1]\n";
+        let told = ineffective(off);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(
+            told.iter().all(|told| told.ends_with("changes nothing while gpu.multi_gpu.enabled is false")),
+            "{told:?}"
+        );
+        assert_eq!(ineffective(&format!("{off}enabled = true\n")), [""; 0]);
+        // Models on several GPUs by hand: the strategy says how they compute others.
+        let assigned = "[gpu.multi_gpu]\nstrategy = 'tensor'\n[gpu.model_assignments]\na = 'cuda:0'\nb = 'cuda:1'\n";
+        assert_eq!(ineffective(assigned), [""; 0]);
+    }
+}

@@ -176,7 +176,14 @@ impl Config {
             format!("{key} ({}) changes nothing while gpu.batch.adaptive_sizing is true", self.entry(key).source)
         };
         let set = FIXED_SIZES.into_iter().filter(is_set).filter(|_| !self.is_sizing_fixed());
-        set.map(shown).collect()
+        let is_off = !self.is_on("gpu.multi_gpu.enabled");
+        // Models may be assigned to several GPUs all the same.
+        let for_several = [("gpu.multi_gpu.strategy", self.gpus() == Gpus::One), ("gpu.multi_gpu.device_ids", true)];
+        let several =
+            for_several.into_iter().filter(|(key, is_idle)| is_off && *is_idle && is_set(key)).map(|(key, _)| {
+                format!("{key} ({}) changes nothing while gpu.multi_gpu.enabled is false", self.entry(key).source)
+            });
+        set.map(shown).chain(several).collect()
     }
 
     fn strategy(&self) -> Strategy {

@@ -445,8 +445,8 @@ const GENERAL: &[Setting] = &[
         "gpu.model_assignments",
         Kind::Placement,
         "",
-        "Models placed by hand: the name of a model or of a critic, or a role (`embedding`, `reranker`, `classifier`), with its device. The \
-         CPU stands in for a GPU that fails, unless `gpu.fallback_enabled` is false.",
+        "Models placed by hand: the name of a model or of a critic, or a role (`embedding`, `reranker`, `classifier`), with its device. A GPU \
+         of a group stands for the group. The CPU stands in for a GPU that fails, unless `gpu.fallback_enabled` is false.",
     )
     .unset_as(""),
     Setting::trusted(

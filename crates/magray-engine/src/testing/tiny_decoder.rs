@@ -13,7 +13,12 @@ pub const END: u32 = 256;
 pub const CONTEXT: usize = 512;
 
 /// Bytes of the keys and values of a token.
-pub const KV_TOKEN_BYTES: u64 = (LAYERS * 2 * HIDDEN / HEADS * KV_HEADS * 2) as u64;
+pub const KV_TOKEN_BYTES: u64 = kv_token_bytes(LAYERS);
+
+/// The same of a model with so many layers.
+pub const fn kv_token_bytes(layers: usize) -> u64 {
+    (layers * 2 * HIDDEN / HEADS * KV_HEADS * 2) as u64
+}
 
 const VOCAB: usize = 257;
 const HIDDEN: usize = 32;
@@ -24,24 +29,29 @@ const KV_HEADS: usize = 2;
 
 /// Writes the files of the model of this seed into a folder.
 pub fn write(folder: &Path, seed: u64) -> io::Result<()> {
+    write_layers(folder, seed, LAYERS)
+}
+
+/// The same with so many layers.
+pub fn write_layers(folder: &Path, seed: u64, layers: usize) -> io::Result<()> {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": LAYERS,
+        "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": layers,
         "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "max_position_embeddings": CONTEXT,
         "rope_theta": 10000.0, "tie_word_embeddings": true, "eos_token_id": END,
     });
     std::fs::write(folder.join("config.json"), config.to_string())?;
     std::fs::write(folder.join("tokenizer.json"), tokenizer().to_string())?;
-    tiny_weights::write(folder, &shapes(), seed)
+    tiny_weights::write(folder, &shapes(layers), seed)
 }
 
-fn shapes() -> Vec<(String, Vec<usize>)> {
+fn shapes(layers: usize) -> Vec<(String, Vec<usize>)> {
     let kv = HIDDEN / HEADS * KV_HEADS;
     let mut shapes = vec![
         ("model.embed_tokens.weight".to_owned(), vec![VOCAB, HIDDEN]),
         ("model.norm.weight".to_owned(), vec![HIDDEN]),
     ];
-    for layer in 0..LAYERS {
+    for layer in 0..layers {
         let parts = [
             ("input_layernorm", vec![HIDDEN]),
             ("post_attention_layernorm", vec![HIDDEN]),

@@ -185,3 +185,70 @@ fn what_fits_one_gpu_stays_on_each_and_what_no_group_can_compute_is_refused_with
     assert_eq!(calm.status().devices.len(), 3, "encoders need no group");
     calm.shut_down();
 }
+
+#[test]
+fn a_model_is_on_the_group_of_the_gpu_that_it_is_assigned_to() {
+    for (named, found) in [(0, 1), (1, 1), (2, 2), (3, 2)] {
+        let (_folder, engine) = generator_with(4, ON_GPUS, "", |how| {
+            how.models.remove(0);
+            how.simulated_gpus.iter_mut().for_each(|gpu| gpu.memory_bytes = TOO_SMALL);
+            how.models[0].assigned = Some(DeviceName::Simulated(named));
+        });
+        assert!(told(&engine, 0).contains("do not fit one GPU"), "sim:{named}: {}", told(&engine, 0));
+        let prompt = magray_engine::engine::Prompt { ids: vec![1, 2, 3], new_tokens_max: 5, ..Default::default() };
+        (0..4).for_each(|_| assert!(!read(engine.generate(prompt.clone()).unwrap(), |_| {}).is_empty()));
+        let status = engine.status();
+        let finished = |device: usize| status.devices[device].schedule.texts_finished;
+        assert_eq!((finished(found), finished(3 - found)), (4, 0), "sim:{named}");
+        engine.shut_down();
+    }
+}
+
+#[test]
+fn a_gpu_that_is_left_over_or_not_there_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_decoder::write(folder.path(), 5).unwrap();
+    let refused = |named| {
+        let source = magray_engine::engine::ModelSource::Decoder(magray_engine::spec::decoder::DecoderSource::Path(
+            folder.path().to_owned(),
+        ));
+        let mut how = EngineOptions { models: vec![source.into()], ..options(3, "") };
+        how.models[0].assigned = Some(DeviceName::Simulated(named));
+        for gpu in &mut how.simulated_gpus {
+            (gpu.memory_bytes, gpu.kv_bytes) = (TOO_SMALL, KV_TOKENS * tiny_decoder::KV_TOKEN_BYTES);
+        }
+        match Engine::start(how) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("sim:{named}"),
+        }
+    };
+    let left = refused(2);
+    assert!(left.contains("a model is assigned to sim:2, which is left over: the GPUs are in groups"), "{left}");
+    let unknown = refused(7);
+    assert!(unknown.contains("assigned to sim:7, which is not there or not used; there are sim:0, sim:1"), "{unknown}");
+}
+
+#[test]
+fn one_gpu_computes_by_itself_whatever_the_strategy_and_says_so() {
+    let (_folder, calm) = generator(1, ON_GPUS, "");
+    let expected = answers(&calm, 2);
+    calm.shut_down();
+    for (strategy, word) in [(Strategy::Tensor, "tensor"), (Strategy::Pipeline, "pipeline")] {
+        let (_folder, engine) = group(1, strategy, ON_GPUS, "");
+        let reason = format!("gpu.multi_gpu.strategy is {word}, and sim:0 is the only GPU: it computes by itself");
+        assert_eq!(told(&engine, MODEL), format!("all 2 layers are for a GPU: {reason}"));
+        assert_eq!(answers(&engine, 2), expected);
+        engine.shut_down();
+    }
+}
+
+#[test]
+fn heads_that_ranks_cannot_share_evenly_are_shared_unevenly_and_that_is_told() {
+    let (_folder, engine) = group(3, Strategy::Tensor, ON_GPUS, "");
+    let layers = told(&engine, MODEL);
+    assert!(layers.starts_with("3 GPUs share each layer: gpu.multi_gpu.strategy is tensor"), "{layers}");
+    assert!(layers.contains("fit 3 GPUs, of which the fullest has 2 of 4 heads"), "{layers}");
+    let first = answers(&engine, 4);
+    assert_eq!(answers(&engine, 4), first);
+    engine.shut_down();
+}

@@ -6,6 +6,7 @@ mod constrained;
 mod forgetting;
 mod generating;
 mod groups;
+mod large_models;
 mod residency;
 mod split;
 mod streaming;

@@ -248,8 +248,12 @@ impl Planning<'_> {
     }
 
     fn asked(&self, way: Way, strategy: &str) -> Plan {
-        let reason =
+        let mut reason =
             format!("gpu.multi_gpu.strategy is {strategy}, and {} fit {} GPUs", size(self.whole()), self.count);
+        let (part, of) = self.needs.fullest(way.ranks);
+        if part * way.ranks > of {
+            reason += &format!(", of which the fullest has {part} of {of} heads");
+        }
         Plan { ranks: way.ranks, stages: way.stages, cpu_layers: 0, groups: 1, reason }
     }
 

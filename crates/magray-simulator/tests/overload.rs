@@ -109,3 +109,29 @@ fn chats_that_filled_the_queue_kept_embeddings_out() {
     // They have been told seconds, the time of chats, and 50 a second were answered.
     assert!(seen.answered[EMBEDDINGS] > 20_000 && seen.longest[EMBEDDINGS] < 2.0, "{:?}", seen.longest);
 }
+
+#[test]
+fn embeddings_made_streams_of_the_same_gpu_wait_for_200_ms_at_each_token() {
+    for load in [GPU_MIXED, Overload { callers: 4, ..GPU_MIXED }] {
+        let chats = overload(Overload { embedders: 0, ..load });
+        let embeddings = overload(Overload { chats: 0, ..load });
+        let both = overload(load);
+        // What each kind gets of what it has alone: streams had 0.05, and embeddings 0.95.
+        let parts = |seen: &Seen| {
+            let [streams, texts] = [CHATS, EMBEDDINGS].map(|kind| [&chats, &embeddings][kind].rates[kind]);
+            [seen.rates[CHATS] / streams, seen.rates[EMBEDDINGS] / texts]
+        };
+        let [streams, texts] = parts(&both);
+        assert!(streams > 0.45 && texts > 0.49 && streams + texts > 0.95, "{streams} {texts}");
+        let (seen, _) = overloaded(load, Manners::Obey);
+        let [streams_then, texts_then] = parts(&seen);
+        assert!(streams_then > streams && texts_then > 0.75 * texts, "{streams_then} {texts_then}");
+        assert!(streams_then + texts_then > 0.95 * (streams + texts), "{streams_then} {texts_then}");
+        for part in [0.5, 0.99] {
+            let [alone, beside, then] = [&chats, &both, &seen].map(|seen| seen.gap(part));
+            assert!(beside < 2.1 * alone && then < 2.1 * alone, "{part}: {alone} s, {beside} s and {then} s");
+        }
+        let shares = [CHATS, EMBEDDINGS].map(|kind| seen.true_share(kind));
+        assert!(shares[CHATS] > 0.95 && shares[EMBEDDINGS] > 0.9, "{shares:?} of the times told were true");
+    }
+}

@@ -344,14 +344,19 @@ fn time_to_free(of: Outlook<'_>, incoming: Incoming, tokens: u64) -> Option<Dura
     let streams = of.requests.streams();
     let (jobs, asking) = (of.requests.jobs(), incoming.asking);
     let in_one_step = jobs.tokens().saturating_sub(streams.room());
-    // They use all the room that those which generate leave to them, where it is only promised now.
+    // Of the room that those which generate leave to them, what is free or only promised now is expected to be half in use: as fast
+    // as they leave it full it would be too fast, and as fast as they leave now, those told so would keep it empty.
     let own = jobs.held(asking.caller).tokens;
     let left = room_for(of.cx.options.limits.tokens_max, own, asking.room(), false).saturating_sub(streams.room());
-    let turned_over = if asking.is_generated() || left < asking.room() { in_one_step } else { in_one_step.max(left) };
+    let is_theirs = !asking.is_generated() && left >= asking.room();
+    let turned_over = if is_theirs { in_one_step + left.saturating_sub(in_one_step) / 2 } else { in_one_step };
     if turned_over == 0 {
         return time_of_streams(of, tokens);
     }
-    let known = streams.time_in_one_step_us(tokens, turned_over).map(from_micros);
+    // None of them ends before a turn that is computed now.
+    let turns_us = incoming.may.iter().map(|id| of.devices.get(id).turn_left_us(of.cx.now));
+    let turn_us = turns_us.min_by(f64::total_cmp).unwrap_or_default();
+    let known = streams.time_in_one_step_us(tokens, turned_over).map(|us| from_micros(us.max(turn_us)));
     known.or_else(|| time_for(of, incoming.may, as_f64(tokens)))
 }
 

@@ -113,6 +113,8 @@ pub(super) struct Device {
     memory_watch: MemoryWatch,
     /// Since when it computes nothing but the next tokens of a group.
     undisturbed: Option<(Group, Moment)>,
+    /// Microseconds that whole texts may take before the next turn; below nothing where they took more.
+    beside_turns_us: f64,
 }
 
 /// Tokens lately computed, and the time they took.
@@ -144,6 +146,7 @@ impl Device {
             meter: SpeedMeter::default(),
             memory_watch: MemoryWatch::default(),
             undisturbed: None,
+            beside_turns_us: 0.0,
         }
     }
 
@@ -199,6 +202,11 @@ impl Device {
         self.has_spare || self.remaining_us(now) < NEAR_END_US
     }
 
+    /// Whether whole texts go before turns: they may take as long as the turn before them.
+    pub(super) fn is_for_texts(&self) -> bool {
+        self.beside_turns_us > 0.0
+    }
+
     /// Part of it has nothing to do; that all of it has none is known.
     pub(super) fn note_spare(&mut self) {
         self.has_spare = !self.running.is_empty();
@@ -210,6 +218,11 @@ impl Device {
         if !is_same {
             self.undisturbed = Some((batch.group, batch.started));
         }
+        // More than one turn is never made up for.
+        self.beside_turns_us = match batch.is_turn() {
+            true => self.beside_turns_us.clamp(-batch.expected_us, 0.0) + batch.expected_us,
+            false => self.beside_turns_us.max(0.0) - batch.expected_us,
+        };
         let company = self.running.is_empty().then_some(Company::Alone);
         self.running.iter_mut().for_each(|other| other.company = other.company.filter(|it| *it != Company::Alone));
         self.running.push_back(Running { company, ..batch });
@@ -276,6 +289,12 @@ impl Device {
 
     pub(super) fn expected_end(&self) -> Option<Moment> {
         self.running.front().map(|front| front.computing_since + from_micros(front.expected_us))
+    }
+
+    /// How long the turn that it computes should still take, where it computes one.
+    pub(super) fn turn_left_us(&self, now: Moment) -> f64 {
+        let is_turn = self.running.front().is_some_and(Running::is_turn);
+        self.expected_end().filter(|_| is_turn).map_or(0.0, |end| micros(end.since(now)))
     }
 
     /// How long a batch may take that is expected to take so long.

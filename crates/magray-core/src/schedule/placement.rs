@@ -278,9 +278,14 @@ fn is_open(of: Outlook<'_>, offer: &Offer, bucket: BucketKey) -> bool {
     }
     if bucket.phase.is_turn() {
         // Those of the turn under way are in the next one, too: it is formed when it has ended.
-        let is_next_due = device.is_next_due(of.cx.now);
-        let is_welcome = device.is_idle() || of.is_aged(bucket) || is_next_due;
+        let are_texts_next = || device.is_for_texts() && is_waited_for(of, offer.device, false);
+        let is_next = device.is_next_due(of.cx.now) && !are_texts_next();
+        let is_welcome = device.is_idle() || of.is_aged(bucket) || is_next;
         return is_welcome && !device.has_turn(bucket.group);
+    }
+    // Texts that are always at hand when a batch ends would leave no room to turns.
+    if !device.is_idle() && !device.is_for_texts() && is_waited_for(of, offer.device, true) {
+        return false;
     }
     let room = room(of, offer.device, bucket, offer.cost, offer.cost.full_us().min(offer.slice_us));
     let waiting = of.requests.queue().partners(bucket, offer.device).filter_map(|key| of.requests.queue().load(key));
@@ -301,6 +306,14 @@ fn is_open(of: Outlook<'_>, offer: &Offer, bucket: BucketKey) -> bool {
             device.is_measured(bucket.group) && (is_next_due || is_filled && device.spec().kind == DeviceKind::Gpu)
         }
     }
+}
+
+/// Whether turns could be next on a device, or else whole texts.
+fn is_waited_for(of: Outlook<'_>, id: DeviceId, by_turns: bool) -> bool {
+    let has_turn = |key: BucketKey| by_turns && of.devices.get(id).has_turn(key.group);
+    let could_be =
+        |key: BucketKey| key.phase.is_turn() == by_turns && !has_turn(key) && candidates(of, key).contains(id);
+    of.requests.queue().keys().any(could_be)
 }
 
 /// How long a batch may take, so that those who come meanwhile do not wait long.

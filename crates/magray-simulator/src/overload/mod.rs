@@ -79,6 +79,8 @@ pub struct Seen {
     pub answered: [usize; 2],
     /// The longest that a request waited until it was taken, in seconds.
     pub longest: [f64; 2],
+    /// Seconds between a token and the next one of its answer.
+    pub gaps: Vec<f64>,
 }
 
 impl Seen {
@@ -86,6 +88,14 @@ impl Seen {
     pub fn true_share(&self, kind: usize) -> f64 {
         let near = self.told[kind].iter().filter(|ratio| (0.5..=2.0).contains(*ratio)).count();
         if self.told[kind].is_empty() { 1.0 } else { near as f64 / self.told[kind].len() as f64 }
+    }
+
+    /// The gap between tokens than which this part of them is no longer; nothing where nothing was generated.
+    pub fn gap(&self, part: f64) -> f64 {
+        let mut gaps = self.gaps.clone();
+        gaps.sort_unstable_by(f64::total_cmp);
+        let at = (gaps.len() as f64 * part) as usize;
+        gaps.get(at.min(gaps.len().saturating_sub(1))).copied().unwrap_or_default()
     }
 }
 
@@ -106,6 +116,8 @@ struct Client {
     /// When it was refused, and what it was told.
     refusals: Vec<(Moment, Duration)>,
     asked_first: Option<Moment>,
+    /// When it got its last token.
+    last_token: Option<Moment>,
 }
 
 struct World {
@@ -235,7 +247,8 @@ impl World {
         let tokens = self.chance.whole(prompt.0, prompt.1) as u32;
         let new_tokens = self.chance.whole(new_tokens.0, new_tokens.1) as u32;
         let ends_at = (f64::from(new_tokens) * self.chance.between(ends, 1.0)).ceil() as u32;
-        Client { texts: vec![tokens], mark, new_tokens, ends_at, asked_first: Some(self.now), refusals: Vec::new() }
+        let (texts, asked_first) = (vec![tokens], Some(self.now));
+        Client { texts, mark, new_tokens, ends_at, asked_first, ..Client::default() }
     }
 
     fn refused(&mut self, client: usize, refused: Refused) {
@@ -288,6 +301,14 @@ impl World {
         self.step(event);
     }
 
+    fn delivered(&mut self, request: RequestId, tokens: u32) {
+        let before = self.owners.get(&request).and_then(|client| self.clients[*client].last_token.replace(self.now));
+        if self.is_counted() {
+            self.done[0] += f64::from(tokens);
+            self.seen.gaps.extend(before.map(|before| self.now.since(before).as_secs_f64()));
+        }
+    }
+
     fn step(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.machine.step(event, self.now, &mut actions);
@@ -304,7 +325,7 @@ impl World {
                 }
             }
             Action::Deliver { request, sequence, tokens, .. } => {
-                self.done[0] += if self.is_counted() { f64::from(tokens) } else { 0.0 };
+                self.delivered(request, tokens);
                 self.step(Event::Read { request, sequence, tokens });
             }
             Action::Complete { request, .. } => {

@@ -400,7 +400,7 @@ impl Way {
 pub fn size(bytes: u64) -> String {
     match bytes {
         0 => "0 GB".to_owned(),
-        ..1_000_000_000 => format!("{} MB", bytes.div_ceil(1_000_000)),
+        1..1_000_000_000 => format!("{} MB", bytes.div_ceil(1_000_000)),
         _ => format!("{:.1} GB", bytes as f64 / 1e9),
     }
 }

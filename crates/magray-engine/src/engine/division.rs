@@ -184,8 +184,8 @@ impl Dividing {
         let OnGroup { mut layout, cpu_layers, bytes } = placed;
         // The host keeps the keys and values of the layers that the CPU has.
         let beside = token_bytes * cpu_layers as u64 / of as u64;
-        if beside > 0 {
-            layout.kv_token_bytes = counted(layout.kv_token_bytes, room.kv, kv_bytes() / beside);
+        if let Some(each) = kv_bytes().checked_div(beside) {
+            layout.kv_token_bytes = counted(layout.kv_token_bytes, room.kv, each);
         }
         let told = LayersOnGpu {
             on_gpu: of - cpu_layers,
@@ -386,7 +386,7 @@ mod tests {
         let source = ModelSource::Decoder(DecoderSource::Synthetic("llama-8b".parse().unwrap()));
         let mut spec = source.spec().unwrap().generates().unwrap().clone();
         let bytes = DecoderBytes::even(80, layer, table, table);
-        spec.decoder.layers = vec![spec.decoder.layers[0].clone(); 80];
+        spec.decoder.layers = vec![spec.decoder.layers[0]; 80];
         spec.weight_bytes = bytes.whole();
         (spec, bytes)
     }

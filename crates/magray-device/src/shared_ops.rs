@@ -16,7 +16,8 @@ pub trait SharedOps: DecoderOps {
     /// Begins all that was asked for since the last rows were taken or written, up to these rows, and waits for nothing.
     fn send_rows(&mut self, steps: &StepBatch<'_>, rows: &Self::Acts);
 
-    /// The rows that were sent, end to end; waits until they are there. The step goes on with [`DecoderOps::write_hidden`].
+    /// The rows that were sent, end to end; waits until they are there. The step goes on with [`DecoderOps::write_hidden`]. Where it failed it
+    /// launches nothing up to its answer, which tells the failure again.
     fn take_rows<'a>(&'a mut self, rows: &'a Self::Acts) -> Result<&'a [f32], Self::Error>;
 
     /// Lets ranks add their parts on the devices from now on, with [`SharedOps::sum_parts`], or says why they cannot. Their parts have no

@@ -154,6 +154,7 @@ impl Stream {
     }
 
     pub(super) fn end_recording(&self) -> Result<Graph, CudaError> {
+        self.context.bind()?;
         let mut graph = std::ptr::null_mut();
         // SAFETY: a stream that does not record refuses; writes one handle, destroyed below.
         let ended = CudaError::check(unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) });

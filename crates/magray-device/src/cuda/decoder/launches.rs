@@ -33,10 +33,10 @@ impl Launch {
     }
 
     fn put(&self, function: &Function, cuda: &Cuda, stream: &Stream, overlaps: bool) -> Result<(), DeviceError> {
+        cuda.context().bind()?;
         let mut passed = self.arguments.iter().map(|argument| argument.passed()).collect::<Result<Vec<_>, _>>()?;
         let mut pointers: Vec<*mut c_void> = passed.iter_mut().map(super::arguments::Passed::pointer).collect();
         let shape = LaunchShape { overlaps, ..self.shape };
-        cuda.context().bind()?;
         // SAFETY: the stream is of the same context; each operation gives its kernel's arguments in order, and addresses of
         // buffers that were checked to be large enough and live until the stream was waited for.
         unsafe { function.launch(stream.put(), &shape, &mut pointers) }?;

@@ -77,7 +77,10 @@ impl SharedOps for CudaDecoderOps {
     }
 
     fn take_rows<'a>(&'a mut self, rows: &'a DecoderActs) -> Result<&'a [f32], DeviceError> {
-        self.take_hidden(rows)
+        match &self.failure {
+            Some(error) => Err(error.clone()),
+            None => self.take_hidden(rows),
+        }
     }
 
     fn join(ranks: &mut [Self]) -> Result<(), String> {

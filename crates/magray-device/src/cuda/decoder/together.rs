@@ -93,6 +93,8 @@ impl CudaDecoderOps {
         }
         match record(ranks, &all) {
             Ok(graph) => Ok((all, graph)),
+            // Memory may be there the next time.
+            Err((_, DeviceError::Cuda(CudaError::OutOfMemory))) => Err(all),
             Err(_) => {
                 refuse(ranks);
                 Err(all)

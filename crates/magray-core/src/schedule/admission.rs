@@ -6,6 +6,7 @@ use super::cost::{as_count, as_f64};
 use super::device::Device;
 use super::device_set::DeviceSet;
 use super::jobs::total;
+use super::options::to_generate;
 use super::outlook::Outlook;
 use super::promises::{Asking, Promised, Promises, Wait};
 use super::sabotage::sabotaged;
@@ -67,13 +68,13 @@ impl Admission {
         if self.is_draining {
             return Err(Refused::Draining);
         }
-        let Sketch { caller, mark, priority, coming, .. } = *request;
+        let Sketch { caller, jobs, mark, priority, coming, .. } = *request;
         // Guesses are no more than is ever taken.
         let most = of.cx.options.limits.tokens_max;
         let tokens = request.tokens.min(most);
         let new_tokens = request.new_tokens.min(most - tokens);
         let may = devices_for(of, request.allowed);
-        let asking = Asking { caller, tokens, new_tokens, mark, is_read: false };
+        let asking = Asking { caller, tokens, new_tokens, jobs, mark, is_read: false };
         self.check_room(of, Incoming { asking, may, coming, priority, generates: None }, now)?;
         if request.is_here {
             self.promises.note_back(asking, now);
@@ -86,7 +87,7 @@ impl Admission {
     pub(super) fn free_tokens(&self, of: Outlook<'_>) -> u64 {
         let limits = of.cx.options.limits;
         let jobs = of.requests.jobs();
-        if self.is_draining || !self.promises.is_empty() || jobs.len() >= limits.requests_max / FREE_PART as usize {
+        if self.is_draining || self.promises.are_awaited() || jobs.len() >= limits.requests_max / FREE_PART as usize {
             return 0;
         }
         let slowest = limits.wait_max.and_then(|wait| of.devices.iter().map(|device| device.tokens_within(wait)).min());
@@ -117,7 +118,7 @@ impl Admission {
         }
         let new_tokens = request.sequences.iter().map(|one| u64::from(one.new_tokens_max)).sum();
         let (caller, tokens) = (request.caller, tokens - new_tokens);
-        let asking = Asking { caller, tokens, new_tokens, mark: None, is_read: true };
+        let asking = Asking { caller, tokens, new_tokens, jobs: 1, mark: None, is_read: true };
         let generates = (new_tokens > 0).then_some(model);
         let incoming = Incoming { asking, may, coming: Coming::default(), priority: request.priority, generates };
         self.check_room(of, incoming, of.cx.now)?;
@@ -229,7 +230,7 @@ fn excess_of_tokens(of: Outlook<'_>, incoming: Incoming, kept: Kept, most: u64) 
         return (beyond_all, 0);
     }
     // The only one may have any size.
-    let for_streams = (most - most / SPARED_PART).max(asking.room());
+    let for_streams = to_generate(most).max(asking.room());
     let of_streams = wanted.saturating_add(kept.of(kept.promised.room_alike, for_streams));
     (beyond_all, of_streams.saturating_sub(for_streams))
 }

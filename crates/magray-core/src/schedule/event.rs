@@ -235,6 +235,8 @@ pub struct Sketch {
     pub tokens: u64,
     /// About how many new tokens it asks for; 0 if nothing is generated.
     pub new_tokens: u64,
+    /// As how many requests it is submitted: 1, or the answers of a prompt that has several.
+    pub jobs: u32,
     /// What tells it from other requests of its caller, and is the same when it comes again.
     pub mark: Option<u64>,
     /// It has arrived whole, and is submitted next if it is taken.

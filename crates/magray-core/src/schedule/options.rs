@@ -197,6 +197,18 @@ pub struct Limits {
     pub wait_max: Option<Duration>,
 }
 
+impl Limits {
+    /// Tokens of requests that generate, at most: they leave a quarter to those that do not.
+    pub fn tokens_to_generate(&self) -> u64 {
+        to_generate(self.tokens_max)
+    }
+}
+
+/// Of a bound of tokens, the part for requests that generate.
+pub(super) fn to_generate(tokens_max: u64) -> u64 {
+    tokens_max - tokens_max / 4
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { requests_max: 16_384, tokens_max: 4 << 20, wait_max: None }

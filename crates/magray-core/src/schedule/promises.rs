@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// Promises that are remembered: of more, no room is kept.
 const PROMISES_MAX: usize = 1024;
+/// Those of one caller: others find a place beside them.
+const PROMISES_OF_ONE: usize = PROMISES_MAX / 2;
 /// Room is kept for this long after the time told, and for one part in `LATE_PART` of that time more.
 const LATE_LEAST: Duration = Duration::from_millis(250);
 const LATE_PART: u32 = 4;
@@ -21,6 +23,8 @@ pub(super) struct Asking {
     pub(super) tokens: u64,
     /// New tokens at most; none of what is not generated.
     pub(super) new_tokens: u64,
+    /// As how many requests it is submitted.
+    pub(super) jobs: u32,
     /// What tells requests of a caller apart before they are read.
     pub(super) mark: Option<u64>,
     /// Whether it is read: before that its size is a guess.
@@ -100,8 +104,9 @@ impl Promises {
         });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    /// Whether some were told a time and have not come.
+    pub(super) fn are_awaited(&self) -> bool {
+        self.all.iter().any(|one| one.is_told)
     }
 
     /// Whether a request comes when it was told to.
@@ -156,15 +161,26 @@ impl Promises {
     fn put(&mut self, at: Option<usize>, promise: Promise) {
         match at {
             Some(at) => self.all[at] = promise,
-            None if self.all.len() < PROMISES_MAX => self.all.push(promise),
+            None if self.has_place(promise.asking.caller) => self.all.push(promise),
             None => {}
         }
     }
 
+    fn has_place(&self, caller: CallerId) -> bool {
+        let of_one = || self.all.iter().filter(|one| one.asking.caller == caller).count();
+        self.all.len() < PROMISES_OF_ONE || self.all.len() < PROMISES_MAX && of_one() < PROMISES_OF_ONE
+    }
+
     pub(super) fn note_taken(&mut self, asking: Asking, now: Moment) {
-        if let Some(at) = self.find(asking, now)
-            && self.all.remove(at).is_told
-        {
+        let Some(at) = self.find(asking, now) else { return };
+        let promised = &mut self.all[at].asking;
+        if promised.jobs > 1 {
+            promised.jobs -= 1;
+            promised.tokens = promised.tokens.saturating_sub(asking.tokens);
+            promised.new_tokens = promised.new_tokens.saturating_sub(asking.new_tokens).max(1);
+            return;
+        }
+        if self.all.remove(at).is_told {
             self.returned += (1.0 - self.returned) * LAST_WEIGHT;
         }
     }
@@ -201,4 +217,43 @@ fn is_alike(one: Asking, other: Asking) -> bool {
 fn whole(time: Duration, unit: Duration) -> Duration {
     let units = time.as_nanos().div_ceil(unit.as_nanos());
     unit.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(caller: u32, new_tokens: u64, jobs: u32, is_read: bool) -> Asking {
+        let mark = (!is_read).then_some(7);
+        Asking { caller: CallerId(caller.into()), tokens: 10 * u64::from(jobs), new_tokens, jobs, mark, is_read }
+    }
+
+    fn wait(ms: u64) -> Wait {
+        Wait { wait: Duration::from_millis(ms), is_for_time: false }
+    }
+
+    #[test]
+    fn a_promise_holds_until_each_answer_of_its_prompt_was_taken() {
+        let (mut promises, now) = (Promises::default(), Moment::START);
+        let (all, one) = (chat(0, 400, 4, false), chat(0, 100, 1, true));
+        promises.make(all, wait(1_000), now);
+        let now = now + Duration::from_secs(1);
+        promises.note_back(all, now);
+        for _ in 0..4 {
+            assert!(promises.is_due(one, now));
+            promises.note_taken(one, now);
+        }
+        assert!(!promises.are_awaited());
+    }
+
+    #[test]
+    fn one_caller_leaves_places_to_others() {
+        let (mut promises, now) = (Promises::default(), Moment::START);
+        for mark in 0..2 * PROMISES_MAX as u64 {
+            promises.make(Asking { mark: Some(mark), ..chat(0, 100, 1, false) }, wait(1_000), now);
+        }
+        assert_eq!(promises.all.len(), PROMISES_OF_ONE);
+        promises.make(chat(1, 100, 1, false), wait(1_000), now);
+        assert!(promises.is_due(chat(1, 100, 1, false), now + Duration::from_secs(1)));
+    }
 }

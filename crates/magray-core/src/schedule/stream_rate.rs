@@ -87,6 +87,10 @@ impl StreamRate {
         self.room -= job.tokens_total;
         self.new_max -= most;
         self.new_left = if self.requests == 0 { 0 } else { self.new_left.saturating_sub(most.saturating_sub(new)) };
+        // One that left before its first token says nothing of how many it would have used.
+        if new == 0 {
+            return;
+        }
         let kept = |before: f64, last: u64| before * ENDED_KEPT + as_f64(last);
         let before = self.ended;
         self.ended = Ended {

@@ -207,6 +207,7 @@ impl World {
             caller,
             tokens,
             new_tokens: if kind == 0 { (self.setting.new_tokens.0 + self.setting.new_tokens.1) / 2 } else { 0 },
+            jobs: 1,
             mark: Some(asking.mark),
             is_here: false,
             coming: Coming::default(),

@@ -63,6 +63,8 @@ const SPARED_PART: u64 = 4;
 /// The first estimate: English text.
 const TOKENS_PER_KIB: u64 = 256;
 const NEW_TOKENS: u64 = 256;
+/// What requests that ask for more are learnt as: a few of them would have all others guessed as too large for the queue.
+const NEW_TOKENS_MOST: u64 = 8_192;
 /// The weight of a request in the moving average is one part in this.
 const AVERAGE_PART: u64 = 8;
 
@@ -160,21 +162,24 @@ impl Admission {
         let per_kib = (tokens * 1024 / of.body_bytes.max(1)).clamp(1, 1024);
         average(&self.tokens_per_kib[usize::from(of.generates)], per_kib);
         if of.generates {
-            average(&self.new_tokens, new_tokens.max(1));
+            average(&self.new_tokens, new_tokens.clamp(1, NEW_TOKENS_MOST));
         }
     }
 
     /// What is known of a request with a body of this size.
     fn sketch(&self, body_bytes: u64, asker: Asker) -> Sketch {
         let Asker { caller, priority, generates, mark } = asker;
-        let coming = Coming {
+        let (tokens, coming) = (self.tokens_of(body_bytes, generates), self.coming());
+        let new_tokens = if generates { self.new_tokens.load(Ordering::Relaxed) } else { 0 };
+        Sketch { caller, tokens, new_tokens, jobs: 1, mark, is_here: false, coming, priority, allowed: Allowed::Any }
+    }
+
+    fn coming(&self) -> Coming {
+        Coming {
             requests: self.reserved.load(Ordering::Relaxed),
             tokens: self.reserved_tokens.load(Ordering::Relaxed),
             new_tokens: self.reserved_new_tokens.load(Ordering::Relaxed),
-        };
-        let tokens = self.tokens_of(body_bytes, generates);
-        let new_tokens = if generates { self.new_tokens.load(Ordering::Relaxed) } else { 0 };
-        Sketch { caller, tokens, new_tokens, mark, is_here: false, coming, priority, allowed: Allowed::Any }
+        }
     }
 
     /// Whether the queue has room for a request with a body of this size, from any caller.
@@ -200,15 +205,31 @@ impl Admission {
         body_bytes: u64,
         asker: Asker,
     ) -> Result<QueueReservation, Problem> {
-        let sketch = Sketch { is_here: true, ..self.sketch(body_bytes, asker) };
+        let sketch = self.sketch(body_bytes, asker);
         let Sketch { tokens, new_tokens, .. } = sketch;
-        self.reserved.fetch_add(1, Ordering::Relaxed);
-        self.reserved_tokens.fetch_add(tokens, Ordering::Relaxed);
-        self.reserved_new_tokens.fetch_add(new_tokens, Ordering::Relaxed);
+        // Of requests that arrive together each sees those that were counted before it.
+        let coming = Coming {
+            requests: self.reserved.fetch_add(1, Ordering::Relaxed),
+            tokens: self.reserved_tokens.fetch_add(tokens, Ordering::Relaxed),
+            new_tokens: self.reserved_new_tokens.fetch_add(new_tokens, Ordering::Relaxed),
+        };
         let generates = asker.generates;
         let reservation = QueueReservation { admission: Arc::clone(self), body_bytes, generates, tokens, new_tokens };
-        self.note_backlog(engine.would_take(sketch)?);
+        self.note_backlog(engine.would_take(Sketch { is_here: true, coming, ..sketch })?);
         Ok(reservation)
+    }
+
+    /// Refuses a request that is read and will be submitted as several, where there is no room for all of them.
+    pub(crate) fn check_jobs(
+        &self,
+        engine: &Engine,
+        asker: Asker,
+        jobs: u32,
+        [tokens, new_tokens]: [usize; 2],
+    ) -> Result<(), Problem> {
+        let (tokens, new_tokens) = (tokens as u64, new_tokens as u64);
+        engine.would_take(Sketch { tokens, new_tokens, jobs, is_here: true, ..self.sketch(0, asker) })?;
+        Ok(())
     }
 }
 
@@ -362,5 +383,8 @@ mod tests {
         let sketch = admission.sketch(1_024, asker);
         assert!((64..=72).contains(&sketch.tokens) && (32..=40).contains(&sketch.new_tokens), "{sketch:?}");
         assert_eq!(admission.sketch(1_024, Asker::default()).new_tokens, 0);
+        // A few that ask for all that there is do not make every other one too large.
+        (0..100).for_each(|_| reservation(&admission, 1_024, true).submitted(64, 128 * 130_000));
+        assert_eq!(admission.sketch(1_024, asker).new_tokens, NEW_TOKENS_MOST);
     }
 }

@@ -178,8 +178,14 @@ pub(crate) async fn mark(app: &App, request: &mut Request) -> Result<Option<u64>
     let mut held = app.admission().enter()?;
     let mut body = std::mem::take(request.body_mut());
     let reading = tokio::time::timeout(app.limits().body_within, read(&mut body, Some(bytes), bytes, &mut held));
-    let Ok(read) = reading.await else { return Err(too_slow()) };
-    let read = read?;
+    let read = match reading.await.unwrap_or_else(|_| Err(too_slow())) {
+        Ok(read) => read,
+        Err(problem) => {
+            // The rest is read as that of any refused request is.
+            *request.body_mut() = body;
+            return Err(problem);
+        }
+    };
     let mut hasher = DefaultHasher::new();
     hasher.write(&read);
     *request.body_mut() = read.into();

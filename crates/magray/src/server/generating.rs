@@ -95,9 +95,17 @@ impl App {
     pub(crate) async fn generate(&self, read: ReadJobs) -> Result<Generating, Problem> {
         let ReadJobs { model, jobs, read, citations } = read;
         let record = RequestRecord::current();
-        let Asker { caller, priority, .. } = record.asker();
-        let urgency = Urgency { caller, priority, deadline: None };
-        let coming = reservation::take_queue();
+        let asker = record.asker();
+        let urgency = Urgency { caller: asker.caller, priority: asker.priority, deadline: None };
+        let of_all = |tokens: fn(&Prepared) -> usize| jobs.iter().map(|job| tokens(job) * job.answers()).sum();
+        let tokens: [usize; 2] = [of_all(Prepared::prompt_tokens), of_all(Prepared::new_tokens_max)];
+        if let Some(coming) = reservation::take_queue() {
+            coming.submitted(tokens[0], tokens[1]);
+        }
+        let count: usize = jobs.iter().map(Prepared::answers).sum();
+        if count > 1 {
+            self.admission().check_jobs(self.engine(), asker, count as u32, tokens)?;
+        }
         let prompt_tokens: usize = jobs.iter().map(Prepared::prompt_tokens).sum();
         let account = record.account();
         if let Some(account) = &account {
@@ -114,12 +122,6 @@ impl App {
         for job in &jobs {
             answers.extend(job.begin(self.engine(), urgency).map_err(|error| unspent(JobError::from(error).into()))?);
         }
-        if let Some(coming) = coming {
-            let answers = |job: &Prepared, tokens: usize| tokens * job.answers();
-            let read = jobs.iter().map(|job| answers(job, job.prompt_tokens())).sum();
-            coming.submitted(read, jobs.iter().map(|job| answers(job, job.new_tokens_max())).sum());
-        }
-        let count = answers.len();
         counts.set_answers(count);
         let mut generating = Generating {
             app: self.clone(),

@@ -132,7 +132,9 @@ impl App {
         Asker { caller: work.caller, priority: work.priority, .. } = record.asker();
         work.deadline.get_or_insert(self.limits().answer_within);
         // An answer that there is no room for is not computed.
-        let (coming, bytes) = (reservation::take_queue(), (self.numbers(&work) * NUMBER_BYTES) as u64);
+        // What is embedded for an answer that is to be generated leaves that answer its room.
+        let coming = if record.asker().generates { None } else { reservation::take_queue() };
+        let bytes = (self.numbers(&work) * NUMBER_BYTES) as u64;
         reservation::keep_answer(
             coming.as_ref().map_or_else(|| self.admission().hold(bytes), |own| own.hold_answer(bytes))?,
         );

@@ -127,7 +127,8 @@ fn those_that_come_when_told_are_taken_before_others() {
     let ask = |bench: &mut Bench, mark: u64| {
         let (caller, tokens, priority, allowed) = (CallerId(0), 400, Priority::Normal, Allowed::Any);
         let (new_tokens, is_here, coming) = (0, true, Coming::default());
-        let sketch = Sketch { caller, tokens, new_tokens, mark: Some(mark), is_here, coming, priority, allowed };
+        let sketch =
+            Sketch { caller, tokens, new_tokens, jobs: 1, mark: Some(mark), is_here, coming, priority, allowed };
         match bench.machine.would_take(&sketch, bench.now) {
             Ok(_) => None,
             Err(Refused::Full { retry_after }) => Some(bench.now + retry_after),
@@ -171,7 +172,7 @@ fn those_who_were_told_to_come_count_as_if_they_were_there() {
         let (caller, priority, allowed) = (CallerId(0), Priority::Normal, Allowed::Any);
         let coming = Coming { requests: coming_tokens / 20, tokens: coming_tokens, new_tokens: 0 };
         let mark = Some(tokens);
-        let sketch = Sketch { caller, tokens, new_tokens: 0, mark, is_here: false, coming, priority, allowed };
+        let sketch = Sketch { caller, tokens, new_tokens: 0, jobs: 1, mark, is_here: false, coming, priority, allowed };
         bench.machine.would_take(&sketch, now).is_ok()
     };
     assert!(would_take(500, 1_000));
@@ -224,7 +225,8 @@ fn tokens_that_are_free_would_be_taken_of_anyone() {
     for priority in [Priority::Low, Priority::Normal, Priority::High] {
         for allowed in [Allowed::Any, Allowed::Gpu, Allowed::Only(CPU)] {
             let (caller, new_tokens, is_here, coming) = (CallerId(9), 0, false, Coming::default());
-            let sketch = Sketch { caller, tokens, new_tokens, mark: Some(1), is_here, coming, priority, allowed };
+            let sketch =
+                Sketch { caller, tokens, new_tokens, jobs: 1, mark: Some(1), is_here, coming, priority, allowed };
             assert!(bench.machine.would_take(&sketch, bench.now).is_ok());
         }
     }

@@ -123,6 +123,7 @@ fn a_refused_caller_finds_room_when_it_was_told_to() {
             caller,
             tokens,
             new_tokens: 0,
+            jobs: 1,
             mark: Some(1),
             is_here: false,
             coming: Coming::default(),

@@ -70,11 +70,11 @@ pub(crate) async fn slots(
     State(app): State<App>,
     QueryFields(query): QueryFields<SlotsQuery>,
 ) -> Result<Response, Problem> {
-    let is_free = has_room(&app);
+    let sequences = app.engine().sequences();
+    let is_free = has_room(&app, &sequences);
     if !is_free && query.fail_on_no_slot.is_some() {
         return Err(Problem::new(Kind::Unavailable, "no slot is free: the queue takes no more tokens now"));
     }
-    let sequences = app.engine().sequences();
     let mut slots: Vec<Value> = sequences.iter().enumerate().map(|(id, sequence)| slot(&app, id, sequence)).collect();
     if is_free {
         let model = app.models().get(app.generator(None)?);
@@ -84,11 +84,15 @@ pub(crate) async fn slots(
     Ok(axum::Json(slots).into_response())
 }
 
-/// Whether the queue takes anything more.
-fn has_room(app: &App) -> bool {
+/// Whether the queue takes anything more to generate.
+fn has_room(app: &App, sequences: &[SequenceView]) -> bool {
     let has_room = || {
         let (limits, status) = (app.engine_limits(), app.engine().status());
-        status.requests < limits.requests_max && status.tokens < limits.tokens_max
+        let generated =
+            sequences.iter().map(|one| one.prompt_tokens as u64 + u64::from(one.new_tokens_max)).sum::<u64>();
+        status.requests < limits.requests_max
+            && status.tokens < limits.tokens_max
+            && generated < limits.tokens_to_generate()
     };
     app.engine().free_tokens() > 0 || has_room()
 }

@@ -16,7 +16,7 @@ use super::{
     connections::ActiveRequest,
     errors::{Kind, Problem},
     metrics::Generated,
-    request_record::{Asker, Pass, ReadAt, RequestRecord},
+    request_record::{Pass, ReadAt, RequestRecord},
     reservation,
     service::answer_headers,
     token_counts::TokenCounts,

@@ -124,13 +124,13 @@ fn nine_digits(size: f32) -> (u64, u64) {
         scale = if is_less { its_scale } else { scale };
         zeros += u64::from(is_less);
     }
-    // From 1e8 to 1e9; the product is off by less than 1e-6.
+    // From 1e8 to 1e9. The product is exact: 24 bits by 28 at most.
     let scaled = size * scale;
     // What is nearer to the number than half its distance to the next one reads back as it. Below a power of two the next
     // one is nearer.
     let is_power = bits & ((1 << MANTISSA_BITS) - 1) == 0;
     let exponent = u64::from(bits >> MANTISSA_BITS) + (1023 - 127) - u64::from(MANTISSA_BITS) - 1 - u64::from(is_power);
-    let reach = f64::from_bits(exponent << 52) * scale - 1e-5;
+    let reach = f64::from_bits(exponent << 52) * scale;
     let reads_back = |digits: f64| (scaled - digits).abs() < reach;
     let mut best = nearest(scaled);
     // At most one number of six digits is so near, so that five or fewer need no look of their own.
@@ -227,6 +227,12 @@ mod tests {
             let near: Vec<f32> = (power.to_bits() - 2000..power.to_bits() + 2000).map(f32::from_bits).collect();
             check(&near);
         }
+    }
+
+    /// The shorter one is nearly as far away as the next number is.
+    #[test]
+    fn fewer_digits_suffice_up_to_half_of_the_distance_to_the_next_number() {
+        check(&[f32::from_bits(985_273_693)]);
     }
 
     #[test]

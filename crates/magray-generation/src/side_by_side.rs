@@ -28,9 +28,19 @@ impl SideBySide {
 
     /// What comes next of any answer; `None` when all are over.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<AnswersEvent>> {
+        self.poll_among(context, |_| true)
+    }
+
+    /// What comes next of some answers, which are named by their numbers; `None` when these are over. The others are not read: their
+    /// sequences pause when they have a few tokens ahead.
+    pub fn poll_among(
+        &mut self,
+        context: &mut Context<'_>,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Poll<Option<AnswersEvent>> {
         let (count, mut are_over) = (self.answers.len(), true);
-        for turn in 0..count {
-            let index = (self.first + turn) % count;
+        let first = self.first;
+        for index in (0..count).map(|turn| (first + turn) % count).filter(|index| is_wanted(*index)) {
             match self.answers[index].poll_next(context) {
                 Poll::Ready(Some(event)) => {
                     self.first = index + 1;

@@ -233,6 +233,8 @@ impl InWorker {
         let inner = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name(format!("worker {}", self.0.spec.name));
         let spawned = thread.spawn(move || {
+            // Every turn waits for what it decides.
+            magray_device::cpu::request_short_slices();
             // Whatever happens to this thread, it reports the end of its worker: no other thread could.
             let ending = catch_unwind(AssertUnwindSafe(|| inner.run(worker)));
             inner.clear(worker);

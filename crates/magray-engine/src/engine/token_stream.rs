@@ -169,7 +169,7 @@ struct State {
 }
 
 impl TokenBuffer {
-    /// Adds tokens. Their reader is to be woken when no lock is held.
+    /// Adds tokens. Their reader is to be woken when no lock is held. What comes without a token wakes nobody.
     #[must_use = "the reader is to be woken"]
     pub(super) fn push(&self, new: NewTokens) -> Option<Waker> {
         let NewTokens { tokens, logprobs, problem, cached, proposed, accepted, .. } = new;
@@ -181,7 +181,7 @@ impl TokenBuffer {
         state.speculation.proposed += u64::from(proposed);
         state.speculation.accepted += u64::from(accepted);
         state.cached += cached;
-        state.waker.take()
+        if state.tokens.is_empty() { None } else { state.waker.take() }
     }
 
     /// There will be no more tokens; an error says why.
@@ -223,5 +223,35 @@ impl TokenBuffer {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_end_wakes_a_reader_after_news_without_tokens() {
+        let (buffer, woken) = (TokenBuffer::default(), Arc::new(Woken::default()));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let mut ready = VecDeque::new();
+        assert!(buffer.poll(&mut ready, &mut context).is_pending());
+        let news = NewTokens { problem: Some("it fits nothing".to_owned()), ..NewTokens::default() };
+        assert!(buffer.push(news).is_none());
+        buffer.end(Err(EngineError::NoText));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(matches!(buffer.poll(&mut ready, &mut context), Poll::Ready(Some(Err(_)))));
     }
 }

@@ -148,7 +148,9 @@ impl Generating {
     async fn begin(&mut self, count: usize) -> Result<(), Problem> {
         let (mut has_begun, mut begun) = (vec![false; count], 0);
         while begun < count {
-            let Some((answer, event)) = poll_fn(|context| self.poll_live(context)).await else { break };
+            // Those that have begun wait for the others unread, in bounded room.
+            let next = poll_fn(|context| self.poll_live(context, |answer| !has_begun[answer])).await;
+            let Some((answer, event)) = next else { break };
             let event = event.map_err(JobError::from)?;
             begun += usize::from(!std::mem::replace(&mut has_begun[answer], true));
             self.early.push_back((answer, Ok(event)));
@@ -190,7 +192,7 @@ impl Generating {
     ) -> Poll<Option<Result<(usize, AnswerEvent), Problem>>> {
         let next = match self.early.pop_front() {
             Some(early) => Poll::Ready(Some(early)),
-            None => self.poll_live(context),
+            None => self.poll_live(context, |_| true),
         };
         next.map(|next| {
             next.map(|(answer, event)| match event {
@@ -224,8 +226,12 @@ impl Generating {
         Ok(answers)
     }
 
-    fn poll_live(&mut self, context: &mut Context<'_>) -> Poll<Option<AnswersEvent>> {
-        let next = self.answers.poll_next(context);
+    fn poll_live(
+        &mut self,
+        context: &mut Context<'_>,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Poll<Option<AnswersEvent>> {
+        let next = self.answers.poll_among(context, is_wanted);
         if let Poll::Ready(Some((answer, event))) = &next {
             match event {
                 Ok(AnswerEvent::Token(token)) => self.counts.add(*answer, token.at),

@@ -58,7 +58,7 @@ class Embedder:
             if len(texts) == 1:
                 raise WorkerLost(f"row {first} of a batch ends every worker that computes it: {error}") from error
             half = len(texts) // 2
-            return np.concatenate([self._computed(texts[:half], first), self._computed(texts[half:], first + half)])
+            return _joined(self._computed(texts[:half], first), self._computed(texts[half:], first + half))
 
     def __call__(self, batch: Any) -> Any:
         """The batch with its vectors."""
@@ -76,6 +76,17 @@ def as_column(rows: Any) -> Any:
 
     values = pyarrow.array(np.ascontiguousarray(rows).reshape(-1))
     return pyarrow.FixedSizeListArray.from_arrays(values, rows.shape[1])
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """What was computed of two halves: arrays, lists of what each text has, or tensors."""
+    if isinstance(first, list):
+        return first + second
+    if isinstance(first, np.ndarray):
+        return np.concatenate([first, second])
+    import torch
+
+    return torch.cat([first, second])
 
 
 def _plain(value: Any) -> Any:

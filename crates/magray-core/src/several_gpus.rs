@@ -29,10 +29,14 @@ pub struct ModelNeeds {
     pub table_bytes: u64,
     /// Bytes of the head, which is with the last.
     pub head_bytes: u64,
+    /// Bytes of a table that is the head too, and counts as that: where the first layer and the last are not in one place, both have it.
+    pub tied_bytes: u64,
     /// Heads of attention: more GPUs than that cannot share a layer.
     pub heads: usize,
     /// Heads of keys and values: GPUs that share a layer have whole ones, where there are enough.
     pub kv_heads: usize,
+    /// Inner numbers of a feed-forward layer.
+    pub inner: usize,
 }
 
 /// What there is.
@@ -250,9 +254,11 @@ impl Planning<'_> {
     fn asked(&self, way: Way, strategy: &str) -> Plan {
         let mut reason =
             format!("gpu.multi_gpu.strategy is {strategy}, and {} fit {} GPUs", size(self.whole()), self.count);
-        let (part, of) = self.needs.fullest(way.ranks);
+        let fullest @ (part, of) = self.needs.fullest(way.ranks);
         if part * way.ranks > of {
-            reason += &format!(", of which the fullest has {part} of {of} heads");
+            let is_by_heads = fullest == self.needs.fullest_by_heads(way.ranks);
+            let what = if is_by_heads { "heads" } else { "parts of a feed-forward layer" };
+            reason += &format!(", of which the fullest has {part} of {of} {what}");
         }
         Plan { ranks: way.ranks, stages: way.stages, cpu_layers: 0, groups: 1, reason }
     }
@@ -305,19 +311,36 @@ impl Planning<'_> {
     }
 }
 
+/// How many inner numbers of a feed-forward layer stay together where so many GPUs share it: the largest blocks of weights of which each has
+/// one, so that no weights are unpacked to be cut.
+pub fn inner_unit(inner: usize, ranks: usize) -> usize {
+    let are_enough = |unit: &usize| inner.is_multiple_of(*unit) && inner / unit >= ranks;
+    [256, 128, 64, 32].into_iter().find(are_enough).unwrap_or(1)
+}
+
 impl ModelNeeds {
     /// All of it.
     pub fn whole(&self) -> u64 {
         self.table_bytes + self.head_bytes + self.layers as u64 * self.layer_bytes
     }
 
-    /// What the fullest of GPUs has that share a layer: so many heads of so many. Heads of keys and values are not cut; where there are more
-    /// GPUs than such heads, those that have the same divide its queries.
+    /// What the fullest of GPUs has that share a layer: so many of so many heads, or parts of inner numbers where that is more.
     pub fn fullest(&self, ranks: usize) -> (usize, usize) {
+        let (heads, inner) = (self.fullest_by_heads(ranks), self.fullest_by_inner(ranks));
+        if inner.0 * heads.1 > heads.0 * inner.1 { inner } else { heads }
+    }
+
+    /// Heads of keys and values are not cut; where there are more GPUs than such heads, those that have the same divide its queries.
+    fn fullest_by_heads(&self, ranks: usize) -> (usize, usize) {
         match ranks <= self.kv_heads {
             true => (self.kv_heads.div_ceil(ranks), self.kv_heads),
             false => ((self.heads / self.kv_heads).div_ceil(ranks / self.kv_heads), self.heads),
         }
+    }
+
+    fn fullest_by_inner(&self, ranks: usize) -> (usize, usize) {
+        let units = self.inner / inner_unit(self.inner, ranks);
+        (units.div_ceil(ranks), units)
     }
 
     /// What GPUs that share layers have room for together, where each has this much.
@@ -344,26 +367,34 @@ impl ModelNeeds {
 
     /// The same where some layers must be on the CPU, and the bytes that are left to it.
     fn beside_cpu(&self, rooms: &[u64]) -> Option<(usize, Vec<usize>, u64)> {
-        // The table is on the CPU then.
-        let without_table = Self { table_bytes: 0, ..*self };
+        let table = self.table_bytes + self.tied_bytes;
         (1..self.layers).find_map(|cpu_layers| {
-            let stages = without_table.stages_within(rooms, self.layers - cpu_layers)?;
-            Some((cpu_layers, stages, self.table_bytes + cpu_layers as u64 * self.layer_bytes))
+            let stages = self.stages_within(rooms, self.layers - cpu_layers)?;
+            Some((cpu_layers, stages, table + cpu_layers as u64 * self.layer_bytes))
         })
+    }
+
+    /// What a stage of so many has beside layers, where the CPU has so many of them: the first the table, unless that is on the CPU, and the
+    /// last the head.
+    pub fn ends(&self, stage: usize, stages: usize, cpu_layers: usize) -> u64 {
+        let is_last = stage + 1 == stages;
+        let head = if is_last { self.head_bytes } else { 0 };
+        if stage > 0 || cpu_layers > 0 {
+            return head;
+        }
+        let tied = if is_last { 0 } else { self.tied_bytes };
+        self.table_bytes + tied + head
     }
 
     /// How many of the last `layers` each stage has, in proportion to its room; `None` where they do not fit or a stage has none.
     fn stages_within(&self, rooms: &[u64], layers: usize) -> Option<Vec<usize>> {
-        let last = rooms.len().checked_sub(1)?;
-        let ends = |stage: usize| {
-            let table = if stage == 0 { self.table_bytes } else { 0 };
-            table + if stage == last { self.head_bytes } else { 0 }
+        let (layer, cpu_layers) = (self.layer_bytes.max(1), self.layers - layers);
+        let fit = |(stage, room): (usize, &u64)| {
+            (room.saturating_sub(self.ends(stage, rooms.len(), cpu_layers)) / layer) as usize
         };
-        let layer = self.layer_bytes.max(1);
-        let most: Vec<usize> =
-            rooms.iter().enumerate().map(|(at, room)| (room.saturating_sub(ends(at)) / layer) as usize).collect();
+        let most: Vec<usize> = rooms.iter().enumerate().map(fit).collect();
         let all: usize = most.iter().sum();
-        if all < layers || rooms.len() > layers || most.contains(&0) {
+        if rooms.is_empty() || all < layers || rooms.len() > layers || most.contains(&0) {
             return None;
         }
         let mut stages: Vec<usize> = most.iter().map(|most| (most * layers / all).clamp(1, *most)).collect();

@@ -9,7 +9,16 @@ const GB: u64 = 1_000_000_000;
 /// Layers of 2 GB; the table and the head are in what is asked for.
 fn model(gb: u64) -> ModelNeeds {
     let layers = (gb / 2 - 1) as usize;
-    ModelNeeds { layers, layer_bytes: 2 * GB, table_bytes: GB, head_bytes: GB, heads: 64, kv_heads: 8 }
+    ModelNeeds {
+        layers,
+        layer_bytes: 2 * GB,
+        table_bytes: GB,
+        head_bytes: GB,
+        tied_bytes: 0,
+        heads: 64,
+        kv_heads: 8,
+        inner: 28_672,
+    }
 }
 
 fn machine(gpus: usize, room_gb: u64, host_gb: u64) -> Machine {
@@ -104,14 +113,7 @@ fn a_model_of_160_gb_on_gpus_of_80_and_141_gb_says_what_becomes_of_it() {
         )
     );
     // As much as the model needs in all, and too little at one place.
-    let few = ModelNeeds {
-        layers: 2,
-        layer_bytes: 60 * GB,
-        table_bytes: 20 * GB,
-        head_bytes: 20 * GB,
-        heads: 64,
-        kv_heads: 8,
-    };
+    let few = ModelNeeds { layers: 2, layer_bytes: 60 * GB, table_bytes: 20 * GB, head_bytes: 20 * GB, ..model(160) };
     let cut = plan(Strategy::Pipeline, &few, &machine(3, 60, 0)).unwrap_err().0;
     assert!(cut.starts_with("2 layers cannot be on 3 GPUs"), "{cut}");
     let uneven = Machine { gpu_bytes: vec![150 * GB, 30 * GB], ..machine(2, 0, 0) };
@@ -143,6 +145,38 @@ fn heads_that_do_not_divide_evenly_count_as_those_of_the_fullest_gpu() {
         uneven.reason,
         "gpu.multi_gpu.strategy is tensor, and 16.0 GB fit 3 GPUs, of which the fullest has 3 of 8 heads"
     );
+}
+
+#[test]
+fn inner_numbers_that_do_not_divide_evenly_count_as_those_of_the_fullest_gpu() {
+    let units = [(11_008, 2), (11_008, 4), (4_864, 3), (4_864, 20), (96, 2), (96, 4), (0, 2)];
+    assert_eq!(units.map(|(inner, ranks)| inner_unit(inner, ranks)), [256, 256, 256, 128, 32, 1, 1]);
+    let llama = ModelNeeds { heads: 32, kv_heads: 32, inner: 11_008, ..model(16) };
+    assert_eq!([1, 2, 4].map(|ranks| llama.fullest(ranks)), [(32, 32), (22, 43), (11, 43)]);
+    let few = ModelNeeds { heads: 9, kv_heads: 3, inner: 4_864, ..model(16) };
+    assert_eq!([2, 3].map(|ranks| few.fullest(ranks)), [(2, 3), (7, 19)]);
+    assert_eq!((few.shared_part(19, 3), few.shared_room(7, 3)), (7, 19));
+    let uneven = plan(Strategy::Tensor, &few, &machine(3, 120, 0)).unwrap();
+    assert_eq!(
+        uneven.reason,
+        "gpu.multi_gpu.strategy is tensor, and 16.0 GB fit 3 GPUs, of which the fullest has 7 of 19 parts of a feed-forward layer"
+    );
+    let even = ModelNeeds { inner: 14_336, ..few };
+    assert!(plan(Strategy::Tensor, &even, &machine(3, 6, 0)).is_ok(), "19 of 56 parts, of 16 GB");
+    assert!(plan(Strategy::Tensor, &few, &machine(3, 5, 0)).is_err());
+}
+
+#[test]
+fn a_table_that_is_the_head_too_counts_on_the_first_stage_and_on_the_last() {
+    let tied = ModelNeeds { layers: 4, table_bytes: 0, tied_bytes: GB, ..model(16) };
+    assert_eq!(tied.whole(), 9 * GB);
+    assert_eq!(plan(Strategy::Pipeline, &tied, &machine(2, 5, 0)).unwrap().stages, [2, 2]);
+    assert_eq!([tied.ends(0, 1, 0), tied.ends(0, 2, 0), tied.ends(1, 2, 0)], [GB; 3]);
+    assert_eq!([tied.ends(0, 3, 1), tied.ends(1, 3, 1), tied.ends(2, 3, 1)], [0, 0, GB]);
+    // Two layers and the table have no place in 4 GB: the CPU has a layer, and the table in their stead.
+    let rooms = [4 * GB, 5 * GB];
+    assert_eq!(tied.placed(&rooms, 3 * GB), Some((1, vec![1, 2])));
+    assert_eq!(tied.placed(&rooms, 3 * GB - 1), None);
 }
 
 #[test]
@@ -193,10 +227,14 @@ fn plans_fit_and_are_complete() {
             layer_bytes: below(1_000),
             table_bytes: below(2_000),
             head_bytes: below(2_000),
+            tied_bytes: 0,
             heads: 0,
             kv_heads: below(8) as usize,
+            inner: below(20_000) as usize,
         };
         let needs = ModelNeeds { heads: needs.kv_heads * below(4) as usize, ..needs };
+        let is_tied = below(2) == 1;
+        let needs = if is_tied { ModelNeeds { table_bytes: 0, tied_bytes: needs.head_bytes, ..needs } } else { needs };
         let gpus = below(8);
         let equal = below(2) == 1;
         let first = below(20_000);
@@ -214,15 +252,16 @@ fn plans_fit_and_are_complete() {
             assert!(plan.ranks <= needs.heads && !plan.stages.contains(&0) && !plan.reason.is_empty(), "{what}");
             for group in machine.gpu_bytes.chunks_exact(plan.gpus()).take(plan.groups) {
                 for (at, layers) in plan.stages.iter().enumerate() {
-                    let table = if at == 0 && plan.cpu_layers == 0 { needs.table_bytes } else { 0 };
-                    let head = if at + 1 == plan.stages.len() { needs.head_bytes } else { 0 };
+                    let (is_first, is_last) = (at == 0 && plan.cpu_layers == 0, at + 1 == plan.stages.len());
+                    let table = if is_first { needs.table_bytes } else { 0 };
+                    let head = if is_last || (is_first && is_tied) { needs.head_bytes } else { 0 };
                     let bytes = *layers as u64 * needs.layer_bytes + table + head;
                     for room in &group[at * plan.ranks..(at + 1) * plan.ranks] {
                         assert!(needs.shared_part(bytes, plan.ranks) <= *room, "{what}");
                     }
                 }
             }
-            let on_cpu = needs.table_bytes + plan.cpu_layers as u64 * needs.layer_bytes;
+            let on_cpu = needs.table_bytes + needs.tied_bytes + plan.cpu_layers as u64 * needs.layer_bytes;
             assert!(plan.cpu_layers == 0 || on_cpu <= machine.host_bytes, "{what}");
         }
     }

@@ -63,6 +63,7 @@ pub(super) fn input_numbers_of(source: &LinearNumbers, range: Range<usize>, has_
 mod tests {
     use super::*;
     use crate::BlockMatrix;
+    use crate::tensor::shares::inner;
     use magray_core::BlockFormat;
 
     fn rows(source: &BlockLinear) -> Vec<Vec<f32>> {
@@ -106,6 +107,17 @@ mod tests {
                 let mut bytes = vec![0; 2 * some.byte_len() / 3];
                 some.copy_rows(1, &mut bytes).unwrap();
                 assert_eq!(bytes, [some.row(1), some.row(2)].concat(), "{format} {range:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_256_stay_as_they_are_where_each_rank_has_one() {
+        for (columns, ranks) in [(768, 2), (768, 3), (1_280, 4)] {
+            let source = BlockLinear { parts: vec![quantised(2, columns, BlockFormat::Q6K)], bias: Vec::new() };
+            for rank in 0..ranks {
+                let cut = inputs_of(&source, inner(columns, ranks, rank), rank == 0).unwrap();
+                assert_eq!(cut.parts[0].format(), BlockFormat::Q6K, "{columns}, rank {rank} of {ranks}");
             }
         }
     }

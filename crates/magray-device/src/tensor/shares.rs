@@ -2,6 +2,7 @@
 //! Knows no device and no weights.
 
 use crate::HeadShape;
+use magray_core::several_gpus::inner_unit;
 use std::ops::Range;
 
 /// The heads of a rank.
@@ -60,13 +61,9 @@ pub(super) fn even(total: usize, ranks: usize, rank: usize) -> Range<usize> {
     start..start + each + usize::from(rank < more)
 }
 
-/// The inner numbers of a feed-forward layer that a rank has: whole blocks of every format where there are enough of them, so that weights
-/// need not be unpacked to be cut.
+/// The inner numbers of a feed-forward layer that a rank has: whole blocks, as [`inner_unit`] says.
 pub(super) fn inner(total: usize, ranks: usize, rank: usize) -> Range<usize> {
-    let units = [256, 128, 64, 32];
-    let equal = units.into_iter().find(|unit| total.is_multiple_of(unit * ranks));
-    let unit = equal.or_else(|| units.into_iter().find(|unit| total.is_multiple_of(*unit) && total / unit >= ranks));
-    let unit = unit.unwrap_or(1);
+    let unit = inner_unit(total, ranks);
     let share = even(total / unit, ranks, rank);
     share.start * unit..share.end * unit
 }
@@ -104,9 +101,25 @@ mod tests {
     }
 
     #[test]
-    fn inner_numbers_are_cut_between_blocks_and_evenly_where_they_can_be() {
+    fn inner_numbers_are_cut_between_the_largest_blocks_of_which_each_rank_has_one() {
+        for total in (1..=2_100).chain([4_864, 8_960, 11_008, 13_824, 18_944, 22_016, 27_392, 28_672]) {
+            for ranks in 1..=9 {
+                let shares: Vec<_> = (0..ranks).map(|rank| inner(total, ranks, rank)).collect();
+                assert!(covers(total, shares.iter().cloned()), "{total}: {shares:?}");
+                assert!(total < ranks || shares.iter().all(|share| !share.is_empty()), "{total}: {shares:?}");
+                let cuts = |block: usize| shares.iter().any(|share| !share.start.is_multiple_of(block));
+                for block in [32, 256] {
+                    let are_enough = total.is_multiple_of(block) && total / block >= ranks;
+                    assert!(!(are_enough && cuts(block)), "{total}, {block}: {shares:?}");
+                }
+                let unit = inner_unit(total, ranks);
+                let most = shares.iter().map(Range::len).max();
+                assert_eq!(most, Some((total / unit).div_ceil(ranks) * unit), "as plans count: {total}: {shares:?}");
+            }
+        }
         assert_eq!(inner(14_336, 4, 1), 3_584..7_168);
-        assert_eq!(inner(4_864, 2, 0), 0..2_432);
+        assert_eq!([0, 1].map(|rank| inner(11_008, 2, rank).len()), [22 * 256, 21 * 256]);
+        assert_eq!(inner(4_864, 2, 0), 0..2_560);
         assert_eq!(inner(96, 2, 0), 0..64);
         assert_eq!(inner(96, 4, 3), 72..96);
     }

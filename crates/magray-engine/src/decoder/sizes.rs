@@ -3,6 +3,7 @@
 
 use super::files::{DecoderFiles, LayerSource};
 use super::names::Part;
+use crate::spec::decoder::DecoderSpec;
 use crate::weights::WeightsError;
 use magray_core::several_gpus::ModelNeeds;
 use magray_device::BlockLinear;
@@ -27,7 +28,7 @@ pub(crate) fn stored_bytes(source: &BlockLinear, _: bool) -> u64 {
 
 impl DecoderBytes {
     /// Of these files, on a device where a matrix takes so much.
-    pub(crate) fn of(files: &DecoderFiles, linear: LinearBytes) -> Result<Self, WeightsError> {
+    pub(crate) fn of(files: &DecoderFiles, linear: impl Fn(&BlockLinear, bool) -> u64) -> Result<Self, WeightsError> {
         let spec = files.spec();
         let matrix = |part| Ok(linear(&files.linear(0, &[(part, spec.vocab)], spec.hidden, false)?, false));
         let norms = 4 * spec.hidden as u64 * if spec.norms.after { 4 } else { 2 };
@@ -44,15 +45,17 @@ impl DecoderBytes {
         })
     }
 
-    /// What is planned by. A table that is the head too counts once where both are on one device, and twice where they are not: as the head.
-    pub(crate) fn needs(&self, heads: usize, kv_heads: usize) -> ModelNeeds {
+    /// What is planned by. A table that is the head too counts as the head.
+    pub(crate) fn needs(&self, spec: &DecoderSpec) -> ModelNeeds {
         ModelNeeds {
             layers: self.layers.len(),
             layer_bytes: self.layers.iter().copied().max().unwrap_or(0),
             table_bytes: self.table,
             head_bytes: self.head,
-            heads,
-            kv_heads,
+            tied_bytes: if spec.tied_head { self.head } else { 0 },
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
+            inner: spec.ffn,
         }
     }
 
@@ -89,6 +92,7 @@ impl DecoderBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::decoder::SyntheticDecoder;
 
     #[test]
     fn the_last_layers_that_fit_are_counted_with_the_head() {
@@ -97,5 +101,18 @@ mod tests {
         assert_eq!((bytes.first(0), bytes.first(2)), (50, 1_150));
         let within = [0, 16, 17, 36, 37, 136, 137, 1_136, 1_137].map(|room| bytes.layers_within(room));
         assert_eq!(within, [0, 0, 1, 1, 2, 2, 3, 3, 4]);
+    }
+
+    #[test]
+    fn a_table_that_is_the_head_too_is_told_of_beside_the_head() {
+        let needs = |name: &str, table| {
+            let spec = name.parse::<SyntheticDecoder>().unwrap().spec();
+            DecoderBytes::even(2, 10, table, 7).needs(&spec)
+        };
+        let tied = needs("llama-1b", 0);
+        assert_eq!((tied.table_bytes, tied.head_bytes, tied.tied_bytes, tied.whole()), (0, 7, 7, 27));
+        let own = needs("llama-8b", 5);
+        assert_eq!((own.table_bytes, own.head_bytes, own.tied_bytes, own.whole()), (5, 7, 0, 32));
+        assert_eq!((own.layers, own.heads, own.kv_heads, own.inner), (2, 32, 8, 14_336));
     }
 }

@@ -37,8 +37,8 @@ pub(super) struct Devices {
 #[derive(Clone)]
 pub(super) struct Gpu {
     pub(super) name: DeviceName,
-    /// Names it in every process alike.
-    pub(super) uuid: String,
+    /// Names it in every process alike; of a group those of all its GPUs.
+    pub(super) uuids: Vec<String>,
     /// What the driver says of it; `None`: it is simulated.
     pub(super) info: Option<GpuInfo>,
     /// What its worker opens.
@@ -55,7 +55,7 @@ impl Gpu {
         let kv_max = if generates { memory_max / KV_PART } else { 0 };
         Self {
             name: DeviceName::Cuda(info.index),
-            uuid: info.uuid.clone(),
+            uuids: vec![info.uuid.clone()],
             device: ExecutorDevice::Cuda(CudaDevice::new(&info, options).with_kv_bytes(kv_max)),
             memory: Budget { memory_max: info.memory_bytes, context: CONTEXT_BYTES, kv_max },
             members: Vec::new(),
@@ -79,10 +79,9 @@ impl Gpu {
             Some(devices) => ExecutorDevice::CudaGroup(devices),
             None => ExecutorDevice::SimulatedGroup(gpus.iter().filter_map(simulated).collect()),
         };
-        let uuids: Vec<&str> = gpus.iter().map(|gpu| &*gpu.uuid).collect();
         Self {
             name: gpus[0].name,
-            uuid: uuids.join("+"),
+            uuids: gpus.iter().flat_map(|gpu| gpu.uuids.clone()).collect(),
             info: gpus[0].info.clone(),
             device,
             members: gpus.iter().map(|gpu| (gpu.name, gpu.info.clone())).collect(),
@@ -125,7 +124,7 @@ impl Gpu {
     fn simulated(gpu: SimulatedGpu) -> Self {
         Self {
             name: DeviceName::Simulated(gpu.index),
-            uuid: format!("SIM-{}", gpu.index),
+            uuids: vec![format!("SIM-{}", gpu.index)],
             device: ExecutorDevice::Simulated(gpu),
             members: Vec::new(),
             memory: Budget { memory_max: gpu.memory_bytes, context: 0, kv_max: gpu.kv_bytes },
@@ -137,7 +136,7 @@ impl Gpu {
     pub(super) fn onnx(options: &EncoderOptions, threads: usize) -> Self {
         Self {
             name: DeviceName::Onnx(None),
-            uuid: "ONNX".to_owned(),
+            uuids: vec!["ONNX".to_owned()],
             device: ExecutorDevice::Onnx(onnx_device(options, threads)),
             members: Vec::new(),
             memory: Budget::UNBOUNDED,

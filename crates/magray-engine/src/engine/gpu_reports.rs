@@ -15,13 +15,21 @@ pub(super) struct GpuReports {
     state: Mutex<State>,
 }
 
-/// A GPU.
+/// A GPU, or a group.
 struct Known {
     name: String,
-    uuid: String,
+    /// Of a group those of all its GPUs: the ledger knows each by itself.
+    uuids: Vec<String>,
     hardware: Option<String>,
     /// Whether later processes are told that it was given up: a library that was missing may be there then.
     is_remembered: bool,
+}
+
+impl Known {
+    /// A group is out with any of its GPUs.
+    fn is_out(&self, ledger: &Ledger) -> bool {
+        self.uuids.iter().any(|uuid| ledger.is_out(uuid).is_some())
+    }
 }
 
 struct State {
@@ -35,7 +43,7 @@ impl GpuReports {
     pub(super) fn new(gpus: &[Gpu], alerts: AlertOptions, ledger: Option<PathBuf>) -> Self {
         let known = |gpu: &Gpu| Known {
             name: gpu.name.to_string(),
-            uuid: gpu.uuid.clone(),
+            uuids: gpu.uuids.clone(),
             hardware: gpu.info.as_ref().map(|info| match gpu.count() {
                 1 => info.name.clone(),
                 count => format!("{count} x {}", info.name),
@@ -44,7 +52,7 @@ impl GpuReports {
         };
         let gpus: Vec<_> = gpus.iter().map(known).collect();
         let ledger = Ledger::open(ledger);
-        let is_out = gpus.iter().map(|gpu| ledger.is_out(&gpu.uuid).is_some()).collect();
+        let is_out = gpus.iter().map(|gpu| gpu.is_out(&ledger)).collect();
         let samples = vec![HealthSample::default(); gpus.len()];
         let state = Mutex::new(State { ledger, is_out, samples });
         Self { alerts: Mutex::new(Alerts::new(alerts)), host: host_name(), gpus, state }
@@ -63,8 +71,8 @@ impl GpuReports {
             return Vec::new();
         }
         let mut returned = Vec::new();
-        for (gpu, Known { uuid, .. }) in self.gpus.iter().enumerate() {
-            let is_out = state.ledger.is_out(uuid).is_some();
+        for (gpu, known) in self.gpus.iter().enumerate() {
+            let is_out = known.is_out(&state.ledger);
             if std::mem::replace(&mut state.is_out[gpu], is_out) && !is_out {
                 returned.push(gpu);
             }
@@ -74,10 +82,10 @@ impl GpuReports {
 
     /// A GPU was reset by hand: it is in order for later processes too.
     pub(super) fn reset(&self, gpu: usize) {
-        let Known { name, uuid, .. } = &self.gpus[gpu];
+        let Known { name, uuids, .. } = &self.gpus[gpu];
         let mut state = self.lock();
         state.is_out[gpu] = false;
-        if let Err(error) = state.ledger.reset(Some(uuid)) {
+        if let Err(error) = uuids.iter().try_for_each(|uuid| state.ledger.reset(Some(uuid)).map(drop)) {
             tracing::warn!(target: "magray::engine", device = name, %error, "a GPU stays out for later processes");
         }
     }
@@ -86,14 +94,15 @@ impl GpuReports {
     /// against it after this process.
     pub(super) fn tell(&self, device: DeviceId, change: Change, blames_device: bool) {
         let Some(gpu) = gpu_of_device(device) else { return };
-        let Known { name, uuid, is_remembered, .. } = &self.gpus[gpu];
+        let Known { name, uuids, is_remembered, .. } = &self.gpus[gpu];
         if let Change::Left { reason, is_permanent: true } = change
             && blames_device
             && *is_remembered
         {
             let mut state = self.lock();
             state.is_out[gpu] = true;
-            if let Err(error) = state.ledger.give_up(uuid, reason) {
+            // Which GPU of a group it was is not known: all are out until they are reset.
+            if let Err(error) = uuids.iter().try_for_each(|uuid| state.ledger.give_up(uuid, reason)) {
                 tracing::warn!(target: "magray::engine", device = name, %error, "a GPU that is out is not remembered");
             }
         }
@@ -118,5 +127,77 @@ impl GpuReports {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::devices::device_of_gpu;
+    use crate::gpu::{GpuInfo, GpuOptions};
+    use magray_core::schedule::Fallback;
+    use std::path::Path;
+
+    fn gpu(index: usize) -> Gpu {
+        let info = GpuInfo {
+            index,
+            ordinal: index as u32,
+            uuid: format!("GPU-{index}"),
+            name: "a GPU".to_owned(),
+            capability: (9, 0),
+            multiprocessors: 132,
+            memory_bytes: 8 << 30,
+            pci_bus_id: format!("0000:0{index}:00.0"),
+        };
+        Gpu::cuda(info, &GpuOptions::default(), true)
+    }
+
+    /// A group of two, and a GPU by itself.
+    fn reports(file: &Path) -> GpuReports {
+        let gpus = [Gpu::group(&[gpu(0), gpu(1)]), gpu(2)];
+        GpuReports::new(&gpus, AlertOptions::default(), Some(file.to_owned()))
+    }
+
+    fn ledger(file: &Path) -> Ledger {
+        Ledger::open(Some(file.to_owned()))
+    }
+
+    fn out(file: &Path) -> Vec<String> {
+        ledger(file).outages().into_iter().map(|outage| outage.uuid).collect()
+    }
+
+    const GIVEN_UP: Change = Change::Left { reason: Fallback::Unhealthy, is_permanent: true };
+
+    #[test]
+    fn a_group_is_out_with_any_gpu_that_was_given_up_and_returns_with_the_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gpus.json");
+        let mut by_hand = ledger(&file);
+        for uuid in ["GPU-0", "gpu-1"] {
+            by_hand.give_up(uuid, Fallback::WrongAnswers).unwrap();
+        }
+        let reports = reports(&file);
+        assert_eq!(reports.out_of_service(), [0]);
+        by_hand.reset(Some("GPU-0")).unwrap();
+        assert!(reports.returned_to_service().is_empty(), "the other is still out");
+        by_hand.reset(Some("GPU-1")).unwrap();
+        assert_eq!(reports.returned_to_service(), [0]);
+        assert!(reports.returned_to_service().is_empty() && reports.out_of_service().is_empty());
+    }
+
+    #[test]
+    fn each_gpu_of_a_group_that_is_given_up_is_written_down_and_reset_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gpus.json");
+        let first = reports(&file);
+        first.tell(device_of_gpu(0), GIVEN_UP, false);
+        assert!(out(&file).is_empty(), "that says nothing of the GPUs");
+        first.tell(device_of_gpu(0), GIVEN_UP, true);
+        first.tell(device_of_gpu(1), GIVEN_UP, true);
+        assert_eq!(out(&file), ["GPU-0", "GPU-1", "GPU-2"]);
+        assert_eq!((first.out_of_service(), reports(&file).out_of_service()), (vec![0, 1], vec![0, 1]));
+        first.reset(0);
+        assert_eq!((out(&file), first.out_of_service()), (vec!["GPU-2".to_owned()], vec![1]));
+        assert_eq!(reports(&file).out_of_service(), [1]);
     }
 }

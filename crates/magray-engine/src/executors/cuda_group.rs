@@ -39,6 +39,12 @@ impl CudaGroup {
         std::iter::once(&self.first).chain(&self.others)
     }
 
+    /// Parts of pages are equal: each GPU counts as the one that has least.
+    fn kv_bytes(&self) -> u64 {
+        let least = self.all().map(CudaHost::kv_bytes).min().unwrap_or(0);
+        least.saturating_mul(self.all().count() as u64)
+    }
+
     fn gpus(&self) -> Vec<Arc<Cuda>> {
         self.all().map(|host| Arc::clone(host.cuda())).collect()
     }
@@ -53,7 +59,7 @@ impl CudaGroup {
         let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
         let (unread, context) = (files.unread(), spec.decoder.context);
         let read = |is_read: bool| if is_read { &files } else { &unread };
-        let kv_bytes = self.all().map(CudaHost::kv_bytes).sum();
+        let kv_bytes = self.kv_bytes();
         let room = SequenceRoom { kv_bytes, kv: KvFormat::Halves, token_bytes: layout.kv_token_bytes };
         let gpus = self.gpus();
         let stages = Arc::new(layout.over(gpus.clone())?);

@@ -40,8 +40,7 @@ impl SimulatedDecoder {
         let mut weights = weights.collect::<Result<Vec<_>, _>>()?;
         let held = weights.iter().map(SimulatedWeights::bytes).sum();
         let cpu = || Cpu::new(Some(CpuPath::Portable), Some(1)).map(Arc::new).map_err(Failure::of_model);
-        let kv_bytes = devices.iter().map(|device| device.gpu.kv_bytes).sum();
-        let room = SequenceRoom::of(spec, kv_bytes, kv);
+        let room = SequenceRoom::of(spec, kv_bytes(devices.iter().map(|device| device.gpu.kv_bytes)), kv);
         let counted = split.map(|split| split.kv_token_bytes).or(group.map(|group| group.kv_token_bytes));
         let building =
             Building { spec, room: SequenceRoom { token_bytes: counted.unwrap_or(room.token_bytes), ..room } };
@@ -114,6 +113,12 @@ impl Building<'_> {
     }
 }
 
+/// Parts of pages are equal: each GPU counts as the one that has least.
+fn kv_bytes(each: impl ExactSizeIterator<Item = u64>) -> u64 {
+    let count = each.len() as u64;
+    each.min().unwrap_or(0).saturating_mul(count)
+}
+
 /// CPUs do not fail.
 fn never(error: &dyn std::error::Error) -> Failure {
     Failure::new(FailureKind::Transient, "cpu", error.to_string())
@@ -173,5 +178,17 @@ impl NativeModel for SimulatedDecoder {
         let failed = self.devices[rank].inject(fault);
         // The step that follows finds a group broken, and says which of its GPUs is.
         if self.devices.len() > 1 { Ok(()) } else { failed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_values_of_a_group_fit_its_smallest_gpu() {
+        assert_eq!(kv_bytes([300, 100].into_iter()), 200);
+        assert_eq!(kv_bytes([u64::MAX, u64::MAX].into_iter()), u64::MAX);
+        assert_eq!(kv_bytes([70].into_iter()), 70);
     }
 }

@@ -85,7 +85,7 @@ impl DeviceMemory {
         };
         for (model, plan) in (0..).map(ModelId).zip(plans) {
             memory.add_model(&plan);
-            if spec.location == Location::InProcess && plan.is_preloaded {
+            if spec.location == Location::InProcess && plan.is_preloaded_at(spec.location) {
                 let (since, took) = (Moment::START, Duration::ZERO);
                 let resident = memory.resident_mut(model);
                 resident.is_to_restore = false;
@@ -98,8 +98,8 @@ impl DeviceMemory {
 
     /// One model more. It is not there, and comes where it is preloaded.
     pub(super) fn add_model(&mut self, plan: &ModelPlan) {
-        let bytes = plan.bytes_at(self.location);
-        self.residents.push(Resident { is_to_restore: plan.is_preloaded, ..Resident::absent(bytes) });
+        let (bytes, is_to_restore) = (plan.bytes_at(self.location), plan.is_preloaded_at(self.location));
+        self.residents.push(Resident { is_to_restore, ..Resident::absent(bytes) });
     }
 
     pub(super) fn ledger(&self) -> &Ledger {
@@ -383,6 +383,27 @@ mod tests {
         assert!(memory.begin_load(SECOND, now).is_ok());
         memory.end_offload(SECOND);
         assert!(memory.overdue_at().is_none() && memory.ledger().accounts().next().is_none());
+    }
+
+    #[test]
+    fn the_process_has_from_the_start_what_was_loaded_there_and_workers_get_what_is_preloaded() {
+        let start = |location, is_in_process| {
+            let spec = DeviceSpec {
+                kind: DeviceKind::Cpu,
+                location,
+                slots: 1,
+                batch_tokens_max: 1,
+                batch_tokens_least: 1,
+                memory: Budget::UNBOUNDED,
+                is_reserved: false,
+            };
+            let plan = ModelPlan { is_in_process, ..ModelPlan::default() };
+            let memory = DeviceMemory::new(&spec, std::iter::once(plan), Duration::from_secs(1));
+            (memory.resident(FIRST).is_present(), memory.resident(FIRST).is_to_restore)
+        };
+        assert_eq!(start(Location::InProcess, true), (true, false));
+        assert_eq!(start(Location::InProcess, false), (false, false));
+        assert_eq!(start(Location::Worker, false), (false, true));
     }
 
     #[test]

@@ -49,8 +49,10 @@ pub enum Location {
 pub struct ModelPlan {
     /// What its weights are expected to take of a device's memory; what they took is learned when they are there.
     pub bytes: u64,
-    /// Whether it is put on the devices before a request needs it. The CPU has it from the start then.
+    /// Whether it is put on the devices before a request needs it.
     pub is_preloaded: bool,
+    /// Whether this process has it from the start where it is preloaded; else only workers get it.
+    pub is_in_process: bool,
     /// It leaves a GPU when it was not used for this long; `None`: never by itself.
     pub idle_timeout: Option<Duration>,
     /// It leaves the GPUs whenever nothing of it waits or runs.
@@ -89,6 +91,11 @@ impl ModelPlan {
         self.part_at(location).map_or(self.kv_token_bytes, |part| part.kv_token_bytes)
     }
 
+    /// Whether devices there have it, or get it, before a request needs it.
+    pub(super) fn is_preloaded_at(&self, location: Location) -> bool {
+        self.is_preloaded && (self.is_in_process || location == Location::Worker)
+    }
+
     fn part_at(&self, location: Location) -> Option<PartInWorkers> {
         self.in_workers.filter(|_| location == Location::Worker)
     }
@@ -104,6 +111,7 @@ impl Default for ModelPlan {
         Self {
             bytes: 0,
             is_preloaded: true,
+            is_in_process: true,
             idle_timeout: Some(Duration::from_secs(60)),
             offload_after_use: false,
             is_pinned: false,

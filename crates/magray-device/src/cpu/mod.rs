@@ -24,7 +24,7 @@ mod widened;
 
 pub use acts::Acts;
 pub(crate) use aligned::{Aligned, Plain, Region};
-pub use decoder::{CpuDecoderOps, KvPages, RmsNorm, RowActs, RowLinear};
+pub use decoder::{CpuDecoderOps, KvPages, RmsNorm, RowActs, RowLinear, decoder_linear_bytes};
 pub(crate) use detect::has_vnni;
 pub use detect::{PathUnavailable, available_paths};
 pub use gemm::Linear;

@@ -138,6 +138,7 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
             choices.keep_off_cpu(at);
         }
     }
+    models.settle(&options.models, &options.encoder.device, |at| divisions[at].is_off_cpu)?;
     let later = later_models(options, &models, &gpus, (dividing, &divisions));
     let plans = plans(options, &models, &later, &divisions);
     let machine = Machine::new(specs, plans, options.schedule.clone());
@@ -269,7 +270,8 @@ fn take_apart(dispatcher: &Dispatcher, Threads { mut clock, watchers }: Threads)
 /// How the models come and go, with what their weights will take of a GPU in this precision.
 fn plans(options: &EngineOptions, models: &Models, later: &LaterModels, divisions: &[Division]) -> Vec<ModelPlan> {
     let plan = |((at, model), division): ((usize, &EngineModel), &Division)| {
-        later.plan(model, models.packer.spec(at), models.packer.bytes(at, later.expected), division)
+        let plan = later.plan(model, models.packer.spec(at), models.packer.bytes(at, later.expected), division);
+        ModelPlan { is_in_process: models.packer.has(at), ..plan }
     };
     options.models.iter().enumerate().zip(divisions).map(plan).collect()
 }

@@ -4,8 +4,8 @@
 use super::EngineModel;
 use super::devices::Gpu;
 use super::grouping::{Formed, Grouping, OnGroup, needs, sizes};
-use super::host_memory::HostMemory;
-use crate::decoder::DecoderBytes;
+use super::host_memory::{GROWTH_MOST, HostMemory};
+use crate::decoder::{DecoderBytes, DecoderFiles};
 use crate::encoder::{EncoderOptions, LoadError};
 use crate::executors::cpu::kv_bytes;
 use crate::executors::{GpuLayers, GroupLayout, LayerSplit, LayersOnGpu};
@@ -16,9 +16,6 @@ use magray_core::several_gpus::{MAKE_IT_FIT, Refused, size};
 use magray_core::{CpuPath, DeviceName};
 use magray_device::KvFormat;
 use std::num::NonZeroUsize;
-
-/// No form of weights on a GPU has more than this many times the bytes of its file.
-const GROWTH_MOST: u64 = 4;
 
 /// What models are divided by.
 pub(super) struct Dividing {
@@ -44,6 +41,12 @@ struct Room {
     is_simulated: bool,
 }
 
+/// What the parts of a language model take.
+struct Sizes {
+    gpu: DecoderBytes,
+    cpu: DecoderBytes,
+}
+
 /// Where the layers of a model are; by default on the device that computes it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Division {
@@ -53,13 +56,15 @@ pub(super) struct Division {
     pub(super) group: Option<GroupLayout>,
     /// What they have of its memory.
     pub(super) in_workers: Option<PartInWorkers>,
+    /// What those that may have the model take of the host's memory for the layers of the CPU, all together.
+    host_bytes: u64,
     /// What people are told.
     pub(super) told: Option<LayersOnGpu>,
     /// It is what they asked for.
     is_expected: bool,
     /// No device but the CPU can compute it.
     pub(super) is_kept_off: bool,
-    /// GPUs have it or a part of it, and the CPU has no memory for the whole.
+    /// GPUs have it or a part of it, and the host has no memory for the whole beside the layers that their workers have.
     pub(super) is_off_cpu: bool,
 }
 
@@ -93,63 +98,78 @@ impl Dividing {
         let no_place = |refused| LoadError::NoPlace { model: model.name.clone(), refused };
         let Some(spec) = known.generates() else { return Ok(Division::default()) };
         let of = spec.decoder.layers.len();
+        let alone = |reason: &str| -> Result<LayersOnGpu, LoadError> {
+            let told = LayersOnGpu { on_gpu: 0, of, group: None, reason: reason.to_owned(), sums: None };
+            if !self.host.may_have(known, 1)? {
+                self.check_host((self.host.whole(spec)?, 1), &told).map_err(no_place)?;
+            }
+            Ok(told)
+        };
         if self.asked == GpuLayers::Number(0) {
-            let told =
-                LayersOnGpu { on_gpu: 0, of, group: None, reason: "chat.gpu_layers is 0".to_owned(), sums: None };
-            self.check_host(spec.weight_bytes, &told).map_err(no_place)?;
+            let told = alone("chat.gpu_layers is 0")?;
             return Ok(Division { told: Some(told), is_expected: true, ..Division::default() });
         }
         // Any of them may get it: there is one division for all.
-        let may = self.gpus.iter().filter(|gpu| model.assigned.is_none_or(|assigned| gpu.names.contains(&assigned)));
-        let Some(room) = may.min_by_key(|gpu| gpu.weights) else {
-            let reason = "the CPU computes it".to_owned();
-            let told = LayersOnGpu { on_gpu: 0, of, group: None, reason, sums: None };
-            self.check_host(spec.weight_bytes, &told).map_err(no_place)?;
+        let may = |gpu: &&Room| model.assigned.is_none_or(|assigned| gpu.names.contains(&assigned));
+        let may: Vec<&Room> = self.gpus.iter().filter(may).collect();
+        let Some(&room) = may.iter().min_by_key(|gpu| gpu.weights) else {
+            alone("the CPU computes it")?;
             return Ok(Division::default());
         };
-        let has_no_stand_in = !self.host.may_have(known);
         let is_small = || spec.weight_bytes.saturating_mul(GROWTH_MOST) <= room.weights;
         if self.grouping.is_none() && self.asked == GpuLayers::Auto && is_small() {
             let all = |reason: &String| LayersOnGpu { on_gpu: of, of, group: None, reason: reason.clone(), sums: None };
             return Ok(Division {
                 told: self.alone.as_ref().map(all),
-                is_off_cpu: has_no_stand_in,
+                is_off_cpu: !self.host.may_have(known, 1)?,
                 ..Division::default()
             });
         }
-        let bytes = sizes(spec, room.is_simulated)?;
-        let placed = self.placed(spec, &bytes, room).map_err(no_place)?;
-        // With a part in workers it is not the CPU's alone.
-        Ok(Division { is_off_cpu: has_no_stand_in && placed.in_workers.is_some(), ..placed })
+        let files = DecoderFiles::of(&spec.source)?;
+        let bytes = Sizes { gpu: sizes(&files, room.is_simulated)?, cpu: self.host.sizes(&files)? };
+        self.placed(spec, &bytes, (room, may.len() as u64)).map_err(no_place)
     }
 
-    /// A model whose parts take so much, on GPUs that have this room.
-    fn placed(&self, spec: &GenerateSpec, bytes: &DecoderBytes, room: &Room) -> Result<Division, Refused> {
-        if let Some(grouping) = &self.grouping {
-            return self.on_group(spec, bytes, (grouping, room));
-        }
+    /// A model whose parts take so much, on GPUs that have this room, by so many workers.
+    fn placed(&self, spec: &GenerateSpec, bytes: &Sizes, on: (&Room, u64)) -> Result<Division, Refused> {
+        let placed = match &self.grouping {
+            Some(grouping) => self.on_group(spec, bytes, grouping, on)?,
+            None => self.on_gpu(spec, bytes, on)?,
+        };
+        let both = bytes.cpu.whole().saturating_add(placed.host_bytes);
+        // With a part in workers it is not the CPU's alone.
+        let is_off_cpu = placed.in_workers.is_some() && both > self.host.for_weights();
+        Ok(Division { is_off_cpu, ..placed })
+    }
+
+    /// On one GPU: all of its layers, or as many of the last as there is room for.
+    fn on_gpu(&self, spec: &GenerateSpec, bytes: &Sizes, (room, workers): (&Room, u64)) -> Result<Division, Refused> {
         let of = spec.decoder.layers.len();
-        let whole = if room.is_simulated { spec.weight_bytes } else { bytes.whole() };
-        let settled = self.asked.settle(bytes, whole, room.weights, of);
-        let on_cpu = match settled.on_gpu {
-            0 => spec.weight_bytes,
-            on_gpu if on_gpu == of => 0,
-            on_gpu => bytes.first(of - on_gpu),
+        let Sizes { gpu, cpu } = bytes;
+        let whole = if room.is_simulated { spec.weight_bytes } else { gpu.whole() };
+        let settled = self.asked.settle(gpu, whole, room.weights, of);
+        let (each, copies) = match settled.on_gpu {
+            // This process has it.
+            0 => (cpu.whole(), 1),
+            on_gpu if on_gpu == of => (0, workers),
+            on_gpu => (cpu.first(of - on_gpu), workers),
         };
         let told = LayersOnGpu { on_gpu: settled.on_gpu, of, group: None, reason: settled.reason.clone(), sums: None };
-        self.check_host(on_cpu, &told)?;
-        Ok(self.division(spec, settled, |layers| if layers == of { whole } else { bytes.last(layers) }))
+        self.check_host((each, copies), &told)?;
+        let placed = self.division(spec, settled, |layers| if layers == of { whole } else { gpu.last(layers) });
+        Ok(Division { host_bytes: each.saturating_mul(copies), ..placed })
     }
 
-    /// Refuses what the CPU is to have of a model where there is no memory for it.
-    fn check_host(&self, on_cpu: u64, told: &LayersOnGpu) -> Result<(), Refused> {
-        let available = self.host.available();
-        if on_cpu <= available {
+    /// Refuses what the CPU is to have of a model, so many times, where there is no memory for it.
+    fn check_host(&self, (each, copies): (u64, u64), told: &LayersOnGpu) -> Result<(), Refused> {
+        let (all, available) = (each.saturating_mul(copies), self.host.available());
+        if all <= available {
             return Ok(());
         }
-        let (left, has, missing) = (size(on_cpu), size(available), size(on_cpu - available));
+        let (left, has, missing) = (size(each), size(available), size(all - available));
+        let times = if copies > 1 { format!(" in each of {copies} workers") } else { String::new() };
         Err(Refused(format!(
-            "{told}; that leaves {left} to the CPU, and its memory has {has} available: {missing} are missing; {MAKE_IT_FIT}"
+            "{told}; that leaves {left}{times} to the CPU, and its memory has {has} available: {missing} are missing; {MAKE_IT_FIT}"
         )))
     }
 
@@ -162,14 +182,20 @@ impl Dividing {
     fn on_group(
         &self,
         spec: &GenerateSpec,
-        bytes: &DecoderBytes,
-        (grouping, room): (&Grouping, &Room),
+        bytes: &Sizes,
+        grouping: &Grouping,
+        (room, workers): (&Room, u64),
     ) -> Result<Division, Refused> {
         let of = spec.decoder.layers.len();
-        let (needs, token_bytes) = (needs(spec, bytes), spec.kv_token_bytes(self.kv));
+        let (needs, token_bytes) = (needs(spec, &bytes.gpu), spec.kv_token_bytes(self.kv));
+        let left = |cpu_layers: usize| match cpu_layers {
+            0 => 0,
+            _ => bytes.cpu.first(cpu_layers).saturating_mul(workers),
+        };
+        let has_room = |cpu_layers: usize| left(cpu_layers) <= self.host.for_weights();
         let count = room.names.len() as u64;
         let each = room.weights / count;
-        let Some(placed) = grouping.place(spec, &needs, (each, token_bytes), self.host) else {
+        let Some(placed) = grouping.place(spec, &needs, (each, token_bytes), has_room) else {
             let reason = format!(
                 "{} and its {of} layers of {} heads have no place on {} GPUs with room for {} each",
                 size(needs.whole()),
@@ -178,10 +204,11 @@ impl Dividing {
                 size(each)
             );
             let told = LayersOnGpu { on_gpu: 0, of, group: None, reason, sums: None };
-            self.check_host(spec.weight_bytes, &told)?;
+            self.check_host((bytes.cpu.whole(), 1), &told)?;
             return Ok(Division { told: Some(told), is_kept_off: true, ..Division::default() });
         };
         let OnGroup { mut layout, cpu_layers, bytes } = placed;
+        let host_bytes = left(cpu_layers);
         // The host keeps the keys and values of the layers that the CPU has.
         let beside = token_bytes * cpu_layers as u64 / of as u64;
         if let Some(each) = kv_bytes().checked_div(beside) {
@@ -205,6 +232,7 @@ impl Dividing {
             split,
             group: Some(layout),
             in_workers,
+            host_bytes,
             told: Some(told),
             is_expected: cpu_layers == 0,
             ..Division::default()
@@ -248,7 +276,7 @@ impl Division {
             None => {}
         }
         if self.is_off_cpu {
-            tracing::warn!(target: "magray::engine", model, "the CPU does not stand in for GPUs with it: the host has no memory for all of it");
+            tracing::warn!(target: "magray::engine", model, "the CPU does not stand in for GPUs with it: the host has no memory for all of it beside what their workers have");
         }
     }
 }
@@ -345,7 +373,7 @@ mod tests {
         let spec = spec(folder.path());
         let generate = spec.generates().unwrap();
         for is_simulated in [true, false] {
-            let bytes = sizes(generate, is_simulated).unwrap();
+            let bytes = sizes(&DecoderFiles::of(&generate.source).unwrap(), is_simulated).unwrap();
             let whole = if is_simulated { generate.weight_bytes } else { bytes.whole() };
             let of = |asked, room| dividing(asked, room, is_simulated).of(&model(None), &spec).unwrap();
             let all = of(GpuLayers::Auto, whole);
@@ -391,6 +419,11 @@ mod tests {
         (spec, bytes)
     }
 
+    /// Where the CPU keeps weights as GPUs do.
+    fn alike(bytes: &DecoderBytes) -> Sizes {
+        Sizes { gpu: bytes.clone(), cpu: bytes.clone() }
+    }
+
     /// GPUs of so many GB as an engine has them, where the host has this memory.
     fn on_gpus(gpus: &[u64], host_gb: u64, asked: GpuLayers) -> Dividing {
         let room = |(at, gb): (usize, &u64)| {
@@ -419,7 +452,7 @@ mod tests {
         assert_eq!(bytes.whole(), 160 * GB);
         let on = |gb: u64, host_gb: u64, asked| {
             let dividing = on_gpus(&[gb], host_gb, asked);
-            dividing.placed(&spec, &bytes, &dividing.gpus[0])
+            dividing.placed(&spec, &alike(&bytes), (&dividing.gpus[0], 1))
         };
         let large = on(141, 96, GpuLayers::Auto).unwrap();
         assert_eq!(
@@ -445,6 +478,55 @@ mod tests {
         let none = refused(4, 64, GpuLayers::Auto);
         assert!(none.starts_with("no layer of 80 is on a GPU: the last layer and the head need 4.0 GB"), "{none}");
         assert!(none.contains("that leaves 160.0 GB to the CPU"), "{none}");
+    }
+
+    #[test]
+    fn the_cpu_stands_in_where_all_of_a_model_has_room_beside_its_layers_in_a_worker() {
+        let (spec, bytes) = described(720_000_000, 1_200_000_000);
+        assert_eq!(bytes.whole(), 60 * GB);
+        let is_off = |host_gb| {
+            let dividing = on_gpus(&[24], host_gb, GpuLayers::Auto);
+            let placed = dividing.placed(&spec, &alike(&bytes), (&dividing.gpus[0], 1)).unwrap();
+            assert_eq!((placed.split.unwrap().cpu_layers.get(), placed.host_bytes), (56, bytes.first(56)));
+            placed.is_off_cpu
+        };
+        // 60 GB and 41.5 of them again, of three quarters.
+        assert_eq!([96, 130, 140].map(is_off), [true, true, false]);
+    }
+
+    #[test]
+    fn each_worker_has_layers_of_the_cpu_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = spec(folder.path());
+        let files = DecoderFiles::of(&spec.generates().unwrap().source).unwrap();
+        let first = HostMemory::with(0).sizes(&files).unwrap().first(1);
+        let of = |available, assigned| {
+            let host = HostMemory::with(available);
+            Dividing { host, ..dividing(GpuLayers::Number(1), 1 << 30, true) }.of(&model(assigned), &spec)
+        };
+        let refused = of(2 * first - 1, None).unwrap_err().to_string();
+        assert!(refused.contains(" in each of 2 workers to the CPU, and its memory has "), "{refused}");
+        let both = of(2 * first, None).unwrap();
+        assert!(both.split.is_some() && both.host_bytes == 2 * first && both.is_off_cpu, "{both:?}");
+        let one = of(2 * first - 1, Some(DeviceName::Simulated(0))).unwrap();
+        assert!(one.split.is_some() && one.host_bytes == first, "{one:?}");
+        assert!(!of(1 << 40, None).unwrap().is_off_cpu);
+    }
+
+    #[test]
+    fn each_group_has_layers_of_the_cpu_of_its_own() {
+        let (spec, bytes) = described(1_950_000_000, 2 * GB);
+        let on = |groups, host_gb| {
+            let mut dividing = on_gpus(&[128], host_gb, GpuLayers::Auto);
+            dividing.gpus[0].names.push(DeviceName::Cuda(1));
+            dividing.gpus[0].weights = 128 * GB;
+            dividing.grouping = Some(Grouping::of(1, 2, (needs(&spec, &bytes), "")));
+            dividing.placed(&spec, &alike(&bytes), (&dividing.gpus[0], groups))
+        };
+        // 17 layers and the table, 35 GB, of three quarters.
+        assert_eq!(on(2, 96).unwrap().host_bytes, 2 * bytes.first(17));
+        assert_eq!(on(1, 90).unwrap().host_bytes, bytes.first(17));
+        assert!(on(2, 90).unwrap_err().to_string().contains("have no place on 2 GPUs"));
     }
 
     #[test]
@@ -477,7 +559,9 @@ mod tests {
             dividing.grouping = Some(Grouping::of(ranks, stages, (large, "160.0 GB do not fit one GPU")));
             dividing
         };
-        let of = |dividing: &Dividing, spec, bytes| dividing.placed(spec, bytes, &dividing.gpus[0]);
+        let of = |dividing: &Dividing, spec: &GenerateSpec, bytes: &DecoderBytes| {
+            dividing.placed(spec, &alike(bytes), (&dividing.gpus[0], 1))
+        };
         let shared = of(&on(2, 1, 115, 0), &spec, &bytes).unwrap();
         assert_eq!(shared.told.unwrap().to_string(), "2 GPUs share each layer: 160.0 GB do not fit one GPU");
         assert_eq!((shared.in_workers.unwrap().bytes, shared.split), (160 * GB, None));
@@ -487,8 +571,8 @@ mod tests {
             "2 GPUs have layers one after the other, and the CPU the first 17: 160.0 GB do not fit one GPU"
         );
         assert_eq!(staged.split.unwrap().cpu_layers.get(), 17);
-        // 32 layers on the first, 31 and the head on the second: the ledger has room for both.
-        assert_eq!(staged.in_workers.unwrap().bytes, 2 * 32 * 1_950_000_000);
+        // 32 layers on the first, 31 and the head, which is the table, on the second: the ledger has room for both.
+        assert_eq!(staged.in_workers.unwrap().bytes, 2 * (31 * 1_950_000_000 + 2 * GB));
         let refused = of(&on(1, 2, 3, 96), &spec, &bytes).unwrap_err().to_string();
         assert!(
             refused.contains("its 80 layers of 32 heads have no place on 2 GPUs with room for 3.0 GB each"),

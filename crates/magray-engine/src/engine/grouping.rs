@@ -33,14 +33,14 @@ impl Grouping {
 }
 
 /// What the parts of a model take of GPUs.
-pub(super) fn sizes(spec: &GenerateSpec, is_simulated: bool) -> Result<DecoderBytes, LoadError> {
+pub(super) fn sizes(files: &DecoderFiles, is_simulated: bool) -> Result<DecoderBytes, LoadError> {
     let linear: LinearBytes = if is_simulated { stored_bytes } else { decoder_linear_bytes };
-    Ok(DecoderBytes::of(&DecoderFiles::of(&spec.source)?, linear)?)
+    Ok(DecoderBytes::of(files, linear)?)
 }
 
 /// What a model needs of GPUs.
 pub(super) fn needs(spec: &GenerateSpec, bytes: &DecoderBytes) -> ModelNeeds {
-    bytes.needs(spec.decoder.heads, spec.decoder.kv_heads)
+    bytes.needs(&spec.decoder)
 }
 
 /// What became of the GPUs.
@@ -91,7 +91,7 @@ pub(super) fn form<'a>(
             let refused = Refused("chat.gpu_layers asks for a division of its own: leave it at auto".to_owned());
             return Err(LoadError::SeveralGpus { model: model.name.clone(), refused });
         }
-        let needs = needs(generate, &sizes(generate, is_simulated)?);
+        let needs = needs(generate, &sizes(&DecoderFiles::of(&generate.source)?, is_simulated)?);
         match plan(strategy, &needs, &machine) {
             Ok(plan) if chosen.as_ref().is_none_or(|(chosen, _)| chosen.gpus() < plan.gpus()) => {
                 chosen = Some((plan, needs));
@@ -140,27 +140,28 @@ impl Grouping {
         }
     }
 
-    /// How a model lies on a group whose GPUs each have this much room for weights; `None`: it has no place there.
+    /// How a model lies on a group whose GPUs each have this much room for weights, and whether the host has room for so many layers of the
+    /// CPU; `None`: it has no place there.
     pub(super) fn place(
         &self,
         spec: &GenerateSpec,
         needs: &ModelNeeds,
         (room, token_bytes): (u64, u64),
-        host: HostMemory,
+        has_room: impl Fn(usize) -> bool,
     ) -> Option<OnGroup> {
         let ranks = NonZeroUsize::new(self.ranks)?;
         if self.ranks > needs.heads || self.stages > needs.layers {
             return None;
         }
         let of_stage = needs.shared_room(room, self.ranks);
-        let (cpu_layers, stages) = needs.placed(&vec![of_stage; self.stages], host.for_weights())?;
+        let (cpu_layers, stages) = needs.placed(&vec![of_stage; self.stages], u64::MAX)?;
+        if !has_room(cpu_layers) {
+            return None;
+        }
         let layers = stages.iter().copied().max().unwrap_or(0) as u64;
         let gpus = self.gpus() as u64;
-        // The first stage has the table, the last one the head, and fewer layers for it.
         let of_stage = |(at, layers): (usize, &usize)| {
-            let table = if at == 0 && cpu_layers == 0 { needs.table_bytes } else { 0 };
-            let head = if at + 1 == self.stages { needs.head_bytes } else { 0 };
-            *layers as u64 * needs.layer_bytes + table + head
+            *layers as u64 * needs.layer_bytes + needs.ends(at, self.stages, cpu_layers)
         };
         let largest = stages.iter().enumerate().map(of_stage).max().unwrap_or(0);
         let fullest = needs.shared_part(largest, self.ranks);
@@ -195,11 +196,11 @@ mod tests {
         tiny_decoder::write(folder.path(), 4).unwrap();
         let spec = ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned())).spec().unwrap();
         let generate = spec.generates().unwrap();
-        let needs = needs(generate, &sizes(generate, true).unwrap());
+        let needs = needs(generate, &sizes(&DecoderFiles::of(&generate.source).unwrap(), true).unwrap());
         let token = tiny_decoder::KV_TOKEN_BYTES;
         let of = |ranks, stages, room| {
             let grouping = Grouping::of(ranks, stages, (needs, ""));
-            grouping.place(generate, &needs, (room, token), HostMemory::with(0))
+            grouping.place(generate, &needs, (room, token), |_| true)
         };
         let whole = needs.whole();
         let shared = of(2, 1, whole).unwrap();

@@ -144,6 +144,7 @@ impl Engine {
         running.choices.add(model.assigned)?;
         if is_off_cpu {
             running.choices.keep_off_cpu(running.readers.len());
+            packer.keep_off(running.readers.len());
         }
         let number = running.readers.push(reader)?;
         self.dispatcher().profiling().model(number, &model.name);

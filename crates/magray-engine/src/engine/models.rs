@@ -17,6 +17,7 @@ use crate::spec::ModelSpec;
 use magray_core::{DeviceChoice, DeviceName, Precision, PrecisionChoice};
 use magray_device::KvFormat;
 use magray_device::cpu::Cpu;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// All models.
@@ -47,12 +48,14 @@ struct Packable {
     spec: ModelSpec,
     /// The arithmetic that it has in this process, once it was there.
     precision: OnceLock<Precision>,
+    /// The host has no memory for it beside what workers have.
+    is_off: AtomicBool,
 }
 
 impl Packable {
     fn new(model: &EngineModel, spec: ModelSpec) -> Self {
         let (name, source) = (model.name.clone(), model.source.clone());
-        Self { name, source, spec, precision: OnceLock::new() }
+        Self { name, source, spec, precision: OnceLock::new(), is_off: AtomicBool::new(false) }
     }
 }
 
@@ -61,7 +64,8 @@ impl Packable {
 const REFERENCE_BYTES_MAX: u64 = 4 << 30;
 
 impl Models {
-    /// Reads what the models say of themselves and their tokenizers, and the weights of those that are preloaded.
+    /// Reads what the models say of themselves and their tokenizers, and the weights of those that are preloaded, as far as there is plenty of
+    /// memory for them.
     pub(super) fn open(
         models: &[EngineModel],
         options: &EncoderOptions,
@@ -93,8 +97,14 @@ impl Models {
         // The tokenizers are read on one core while the others pack weights.
         let (readers, loaded) = std::thread::scope(|scope| {
             let readers = scope.spawn(|| packer.models.iter().map(Packable::reader).collect::<Result<Vec<_>, _>>());
-            let mut preloaded = preloaded(models, &options.device).filter(|model| host.may_have(packer.spec(*model)));
-            let loaded = preloaded.try_for_each(|model| packer.bring(model).map(drop));
+            let bring = |model: usize| -> Result<(), LoadError> {
+                // A worker may need as much: with less room it is waited for until that is known.
+                if host.may_have(packer.spec(model), 2)? {
+                    packer.bring(model)?;
+                }
+                Ok(())
+            };
+            let loaded = preloaded(models, &options.device).try_for_each(bring);
             (readers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), loaded)
         });
         let readers = readers?;
@@ -102,6 +112,19 @@ impl Models {
         packer.canaries = Arc::new(canaries);
         loaded?;
         Ok(Self { readers: readers.into_iter().collect(), packer: Arc::new(packer) })
+    }
+
+    /// It is known now what workers have: lets go of the models that the host has no memory for beside that, and brings those that
+    /// were put off.
+    pub(super) fn settle(
+        &self,
+        models: &[EngineModel],
+        device: &DeviceChoice,
+        is_off: impl Fn(usize) -> bool,
+    ) -> Result<(), Failure> {
+        (0..models.len()).filter(|model| is_off(*model)).for_each(|model| self.packer.keep_off(model));
+        let mut left = preloaded(models, device).filter(|model| !is_off(*model) && !self.packer.has(*model));
+        left.try_for_each(|model| self.packer.bring(model).map(drop))
     }
 
     /// Computes the known texts of the models that are loaded already, for workers to be checked by.
@@ -176,8 +199,24 @@ impl CpuPacker {
         self.models[model].precision.get().copied().unwrap_or(self.precision)
     }
 
+    /// Whether this process has got a model, and may keep it.
+    pub(super) fn has(&self, model: usize) -> bool {
+        let known = &self.models[model];
+        known.precision.get().is_some() && !known.is_off.load(Ordering::Relaxed)
+    }
+
+    /// The host has no memory for a model: it leaves this process, and is not loaded here any more.
+    pub(super) fn keep_off(&self, model: usize) {
+        self.models[model].is_off.store(true, Ordering::Relaxed);
+        self.executor.release(model);
+    }
+
     /// Loads a model in this process. The first time, the known text's answer is learned too.
     pub(super) fn load(&self, model: usize) -> Result<Arrival, Failure> {
+        if self.models[model].is_off.load(Ordering::Relaxed) {
+            let message = "the host has no memory for it beside what the workers of GPUs have";
+            return Err(Failure::new(FailureKind::OutOfMemory, "no_host_memory", message));
+        }
         let arrival = self.bring(model)?;
         self.teach(model)?;
         Ok(arrival)
@@ -278,5 +317,48 @@ impl Packable {
                 Reader::open(self.spec.clone())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::decoder::DecoderSource;
+    use crate::testing::tiny_decoder;
+    use magray_core::CpuPath;
+    use std::path::Path;
+
+    /// A language model that has 107 kB, on a host with so many bytes.
+    fn open(folder: &Path, available: u64) -> (Vec<EngineModel>, Models) {
+        tiny_decoder::write(folder, 4).unwrap();
+        let models: Vec<EngineModel> = vec![ModelSource::Decoder(DecoderSource::Path(folder.to_owned())).into()];
+        let options = EncoderOptions {
+            device: DeviceChoice::Cpu,
+            threads: Some(1),
+            cpu_path: Some(CpuPath::Portable),
+            ..EncoderOptions::default()
+        };
+        let opened = Models::open(&models, &options, None, HostMemory::with(available)).unwrap();
+        (models, opened)
+    }
+
+    #[test]
+    fn a_model_that_was_put_off_comes_when_it_is_known_that_it_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (models, opened) = open(folder.path(), 120_000);
+        assert!(!opened.packer.has(0));
+        opened.settle(&models, &DeviceChoice::Cpu, |_| false).unwrap();
+        assert!(opened.packer.has(0) && opened.packer.executor.memory().allocated > 0);
+    }
+
+    #[test]
+    fn a_model_that_there_is_no_memory_for_beside_workers_leaves_and_is_not_loaded_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (models, opened) = open(folder.path(), 0);
+        assert!(opened.packer.has(0));
+        opened.settle(&models, &DeviceChoice::Cpu, |_| true).unwrap();
+        assert!(!opened.packer.has(0) && opened.packer.executor.memory().allocated == 0);
+        let refused = opened.packer.load(0).map(drop).unwrap_err();
+        assert!(refused.kind == FailureKind::OutOfMemory && refused.code == "no_host_memory", "{refused:?}");
     }
 }

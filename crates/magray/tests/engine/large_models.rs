@@ -129,23 +129,40 @@ fn a_model_that_neither_gpus_nor_host_have_room_for_is_refused_and_says_what_is_
 }
 
 #[test]
+fn a_model_that_only_the_cpu_can_compute_is_served_where_it_takes_nearly_all_memory() {
+    let folder = model();
+    let one = start(how(&folder, &[1 << 30], ON_GPUS, ""));
+    let expected = answers(&one);
+    one.shut_down();
+    // More than three quarters, and less than all. The GPU has no room for a layer.
+    for (gpus, device) in [(&[][..], DeviceChoice::Cpu), (&[1_000], DeviceChoice::Auto)] {
+        let engine = start(EngineOptions { host_bytes: Some(450_000), ..how(&folder, gpus, device, "") });
+        assert_eq!(answers(&engine), expected, "{gpus:?}");
+        engine.shut_down();
+    }
+}
+
+#[test]
 fn the_cpu_stands_in_for_no_group_whose_model_the_host_has_no_room_for() {
     let folder = model();
     let calm = start(how(&folder, &[ROOM, ROOM], ON_GPUS, ""));
     let expected = answers(&calm);
     calm.shut_down();
-    // Room for the three layers that the CPU has beside the GPUs, and not for all ten.
-    let little = how(&folder, &[ROOM, ROOM], DeviceChoice::Auto, "crash@every=10");
-    let engine = start(EngineOptions { host_bytes: Some(300_000), ..little });
-    for (seed, expected) in (0..).zip(&expected) {
-        let mut stream = ask(&engine, seed);
-        let mut found = Vec::new();
-        while let Some(token) = block_on(stream.next()) {
-            found.push(token.unwrap().id);
+    // Room for the three layers that the CPU has beside the GPUs, and not for all ten; and for all ten, but not beside the seven that it
+    // has with one GPU.
+    for (gpus, host_bytes) in [(&[ROOM, ROOM][..], 300_000), (&[ROOM], 800_000)] {
+        let little = how(&folder, gpus, DeviceChoice::Auto, "crash@every=10");
+        let engine = start(EngineOptions { host_bytes: Some(host_bytes), ..little });
+        for (seed, expected) in (0..).zip(&expected) {
+            let mut stream = ask(&engine, seed);
+            let mut found = Vec::new();
+            while let Some(token) = block_on(stream.next()) {
+                found.push(token.unwrap().id);
+            }
+            let device = stream.answer().map(|answer| (answer.device, answer.fallback));
+            assert_eq!((&found, device), (expected, Some((DeviceName::Simulated(0), None))), "{gpus:?}");
         }
-        let device = stream.answer().map(|answer| (answer.device, answer.fallback));
-        assert_eq!((&found, device), (expected, Some((DeviceName::Simulated(0), None))));
+        assert!(engine.status().devices[1].schedule.restarts > 0);
+        engine.shut_down();
     }
-    assert!(engine.status().devices[1].schedule.restarts > 0);
-    engine.shut_down();
 }

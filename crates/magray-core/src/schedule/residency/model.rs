@@ -5,7 +5,7 @@ use crate::schedule::context::Context;
 use crate::schedule::device_set::DeviceSet;
 use crate::schedule::load_time::Source;
 use crate::schedule::sabotage::sabotaged;
-use crate::schedule::{ModelPlan, Moment, Priority, ResidencyRequest};
+use crate::schedule::{Location, ModelPlan, Moment, Priority, ResidencyRequest};
 
 /// A model, wherever its weights are.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl Model {
             is_removed: false,
             is_releasing: false,
             is_forgetting: false,
-            is_in_host: plan.is_preloaded && plan.home.is_none(),
+            is_in_host: plan.is_preloaded_at(Location::InProcess) && plan.home.is_none(),
             has_image: false,
             loads: 0,
             offloads: 0,

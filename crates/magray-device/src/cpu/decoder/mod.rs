@@ -19,9 +19,18 @@ use crate::{
 };
 use exact::{Exact, FloatPages, StoredLinear};
 use fast::{Fast, PackedPages, PanelLinear};
-use magray_core::Activation;
+use magray_core::{Activation, CpuPath};
 use std::convert::Infallible;
 use std::sync::Arc;
+
+/// What a linear layer takes of memory on a path: in panels, or as it is stored.
+pub fn decoder_linear_bytes(path: CpuPath, source: &BlockLinear) -> u64 {
+    if fast::bytes_of(path).is_some() {
+        return PanelLinear::bytes_of(source);
+    }
+    let parts = source.parts.iter().map(|part| part.byte_len() as u64);
+    parts.sum::<u64>() + 4 * source.bias.len() as u64
+}
 
 /// A linear layer in the form of its operations.
 pub struct RowLinear(LinearForm);

@@ -30,6 +30,12 @@ pub(super) struct Unit {
 }
 
 impl PanelLinear {
+    /// What a layer takes in panels.
+    pub(in crate::cpu::decoder) fn bytes_of(source: &BlockLinear) -> u64 {
+        let panels: usize = source.parts.iter().map(Panels::bytes_of).sum();
+        (panels + 4 * source.bias.len()) as u64
+    }
+
     pub(in crate::cpu::decoder) fn pack(source: BlockLinear, pool: &ThreadPool, region: &Region) -> Self {
         let (inputs, outputs) = (source.inputs(), source.outputs());
         let parts: Vec<Panels> = source.parts.iter().map(|part| Panels::pack(part, pool, region)).collect();

@@ -25,11 +25,17 @@ pub(super) struct Panels {
 }
 
 impl Panels {
+    /// Bytes of a matrix in panels.
+    pub(super) fn bytes_of(source: &BlockMatrix) -> usize {
+        let groups = source.columns().div_ceil(GROUP);
+        source.rows().div_ceil(PANEL) * groups * Form::of(source.format()).group_bytes()
+    }
+
     pub(super) fn pack(source: &BlockMatrix, pool: &ThreadPool, region: &Region) -> Self {
         let form = Form::of(source.format());
         let (outputs, groups) = (source.rows(), source.columns().div_ceil(GROUP));
         let panel_bytes = groups * form.group_bytes();
-        let mut bytes = region.zeroed::<u8>(outputs.div_ceil(PANEL) * panel_bytes);
+        let mut bytes = region.zeroed::<u8>(Self::bytes_of(source));
         for (part, packed) in bytes.chunks_mut(PANELS_AT_ONCE * panel_bytes).enumerate() {
             let from = part * PANELS_AT_ONCE * PANEL;
             let rows = from..outputs.min(from + PANELS_AT_ONCE * PANEL);

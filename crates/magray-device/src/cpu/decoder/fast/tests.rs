@@ -114,6 +114,14 @@ proptest! {
     }
 
     #[test]
+    fn panels_take_the_bytes_that_are_told(format in formats(), rows in 1usize..70, blocks in 1usize..3) {
+        let source = matrix(format, rows, 256 * blocks, 1);
+        let panels = Panels::pack(&source, &pool(), &Region::default());
+        let told = PanelLinear::bytes_of(&BlockLinear { parts: vec![source.clone(), source], bias: vec![0.0; 3] });
+        prop_assert_eq!(told, 2 * (panels.count() * panels.panel_bytes()) as u64 + 12);
+    }
+
+    #[test]
     fn few_rows_are_the_sums_of_their_bytes(
         format in formats(),
         rows in 1usize..=ROWS,
@@ -356,4 +364,12 @@ proptest! {
             prop_assert!(mean < 3e-3, "{path}: off by {mean} on average");
         }
     }
+}
+
+#[test]
+fn two_bits_grow_to_eight_and_floats_shrink_to_sixteen() {
+    let bytes =
+        |format| PanelLinear::bytes_of(&BlockLinear { parts: vec![matrix(format, PANEL, 256, 1)], bias: Vec::new() });
+    let formats = [BlockFormat::F32, BlockFormat::Bf16, BlockFormat::Q2K, BlockFormat::Q4K, BlockFormat::Q6K];
+    assert_eq!(formats.map(bytes), [16_384, 16_384, 8_704, 5_120, 7_168]);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The right to change one model; given back when dropped, or by the system when the process dies.
 pub(super) struct ModelLock {
-    _file: File,
+    file: File,
 }
 
 impl ModelLock {
@@ -19,17 +19,24 @@ impl ModelLock {
         on_wait();
         let file = open(path)?;
         file.lock().map_err(|e| DiskError::at(path, e))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 
     /// Takes the lock if it is free; `None` while someone else holds it.
     pub(super) fn try_acquire(path: &Path) -> Result<Option<Self>, DiskError> {
         let file = open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Self { _file: file })),
+            Ok(()) => Ok(Some(Self { file })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(e)) => Err(DiskError::at(path, e)),
         }
+    }
+}
+
+impl Drop for ModelLock {
+    /// A program that is being started has the file too until it runs: closing it here would leave it locked meanwhile.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
     }
 }
 

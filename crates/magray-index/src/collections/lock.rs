@@ -11,7 +11,7 @@ const FILE: &str = "lock";
 
 /// Held as long as the folder is open.
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -36,6 +36,13 @@ impl Lock {
             write!(file, "process {}", std::process::id())
         };
         write(&mut file).map_err(|error| io_failure("writing the lock of the collections", &error))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+}
+
+impl Drop for Lock {
+    /// A program that is being started has the file too until it runs: closing it here would leave it locked meanwhile.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
     }
 }

@@ -3,13 +3,13 @@
 import argparse
 
 
-def positive(kind):
-    """A parser of an argument that must be a number above 0."""
+def positive(kind, below=10_000):
+    """A parser of an argument that must be a number above 0 and below another."""
 
     def parse(word):
         value = kind(word)
-        if not 0 < value < 10_000:
-            raise argparse.ArgumentTypeError(f"{word} is not between 0 and 10000")
+        if not 0 < value < below:
+            raise argparse.ArgumentTypeError(f"{word} is not between 0 and {below}")
         return value
 
     return parse

@@ -118,6 +118,20 @@ class JobTest(Isolated):
             # Its driver began before the others were taken in.
             take(more.run(more.plan()[0], None, self.embedder)[1])
 
+    def test_portions_are_read_in_any_order_across_groups_of_rows(self):
+        import pyarrow
+        import pyarrow.parquet
+        from magray import jobs
+
+        path = str(self.folder / "groups.parquet")
+        pyarrow.parquet.write_table(pyarrow.table({"id": range(1000)}), path, row_group_size=170)
+        reader, whole = jobs.Reader(), jobs._BATCH_ROWS
+        jobs._BATCH_ROWS = 64
+        self.addCleanup(setattr, jobs, "_BATCH_ROWS", whole)
+        for start, rows in [(0, 100), (100, 100), (130, 5), (500, 340), (340, 1), (990, 10), (0, 1000), (999, 1), (990, 50), (1000, 1)]:
+            found = reader.rows(jobs.Portion(path, start, rows)).column("id").to_pylist()
+            self.assertEqual(found, list(range(1000))[start : start + rows])
+
     def test_mistakes_are_named(self):
         from magray.jobs import Job
 

@@ -19,6 +19,8 @@ from typing import Any
 from magray.batches import Embedder, as_column
 
 _MARK = b"magray.portion"
+# Rows that are decoded at once.
+_BATCH_ROWS = 16_384
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,16 @@ class Job:
         dataset = lance.Dataset(self.output)
         return lambda told: dataset.take(told) if told else None
 
-    def run(self, portion: Portion, done_keys: Any, embedder: Embedder) -> tuple[int, str]:
-        """Computes a portion but for keys that are done, and writes it; how many rows that were, and what `taker` is told."""
+    def run(
+        self, portion: Portion, done_keys: Any, embedder: Embedder, reader: Reader | None = None
+    ) -> tuple[int, str]:
+        """Computes a portion but for keys that are done, and writes it; how many rows that were, and what `taker` is told. One `reader`
+        serves all portions of a process."""
         import pyarrow
         import pyarrow.compute
         import pyarrow.parquet
 
-        table = _rows(portion)
+        table = (reader or Reader()).rows(portion)
         for name in (self.key, self.text):
             if name not in table.column_names:
                 raise ValueError(f"{portion.file} has no column '{name}', but {', '.join(table.column_names)}")
@@ -151,15 +156,49 @@ class Job:
         return int(table.num_rows), ""
 
 
-def _rows(portion: Portion) -> Any:
-    """The rows of a portion, read by the groups that have them."""
-    import pyarrow.parquet
+class Reader:
+    """Reads portions of Parquet files. Where they come in order, as they mostly do, none of a group of rows is read twice: a group may have
+    a million rows, and a portion has few of them."""
 
-    file = pyarrow.parquet.ParquetFile(portion.file)
-    end = portion.start + portion.rows
-    groups = [span for span in _spans(file) if span[1] < end and span[2] > portion.start]
-    table = file.read_row_groups([at for at, _, _ in groups])
-    return table.slice(portion.start - groups[0][1], portion.rows)
+    def __init__(self) -> None:
+        self._path = ""
+        self._schema: Any = None
+        self._batches: Iterator[Any] = iter(())
+        # What was read last, and the row of the file that it begins with.
+        self._batch: Any = None
+        self._start = 0
+
+    def rows(self, portion: Portion) -> Any:
+        """The rows of a portion; fewer where the file has become shorter."""
+        import pyarrow
+
+        if portion.file != self._path or portion.start < self._start:
+            self._open(portion)
+        parts, next_row, end = [], portion.start, portion.start + portion.rows
+        while next_row < end:
+            if self._batch is None:
+                self._batch = next(self._batches, None)
+                if self._batch is None:
+                    break
+            part = self._batch.slice(next_row - self._start, end - next_row) if next_row < self._end() else None
+            if part is not None:
+                parts.append(part)
+                next_row += part.num_rows
+            if next_row >= self._end():
+                self._start, self._batch = self._end(), None
+        return pyarrow.Table.from_batches(parts, schema=self._schema)
+
+    def _end(self) -> int:
+        return self._start + int(self._batch.num_rows)
+
+    def _open(self, portion: Portion) -> None:
+        import pyarrow.parquet
+
+        file = pyarrow.parquet.ParquetFile(portion.file)
+        groups = [span for span in _spans(file) if span[2] > portion.start]
+        self._path, self._schema, self._batch = portion.file, file.schema_arrow, None
+        self._start = groups[0][1] if groups else portion.start
+        self._batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[at for at, _, _ in groups])
 
 
 def _spans(file: Any) -> Iterator[tuple[int, int, int]]:

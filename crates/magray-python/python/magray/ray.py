@@ -14,7 +14,7 @@ import ray
 from magray import places
 from magray.batches import Embedder
 from magray.encoder import Encoder
-from magray.jobs import Job, Portion
+from magray.jobs import Job, Portion, Reader
 from magray.progress import Progress
 
 __all__ = ["Embedder", "deployment", "embed_parquet"]
@@ -24,13 +24,13 @@ class _Portions:
     """Runs portions of a job, in one process of Ray."""
 
     def __init__(self, job: Job, done_keys: Any, embedder: Embedder) -> None:
-        self.job, self.embedder = job, embedder
+        self.job, self.embedder, self.reader = job, embedder, Reader()
         self.done_keys = ray.get(done_keys) if isinstance(done_keys, ray.ObjectRef) else done_keys
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         portions = zip(batch["file"], batch["start"], batch["rows"], strict=True)
         each = [Portion(str(file), int(start), int(rows)) for file, start, rows in portions]
-        done = [self.job.run(portion, self.done_keys, self.embedder) for portion in each]
+        done = [self.job.run(portion, self.done_keys, self.embedder, self.reader) for portion in each]
         return batch | {"written": [rows for rows, _ in done], "told": [told for _, told in done]}
 
 

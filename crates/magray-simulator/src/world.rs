@@ -294,7 +294,8 @@ impl World {
     /// Checks the machine's actions and performs them.
     fn follow(&mut self, actions: Vec<Action>, ended: Ended) -> Result<(), Broken> {
         for action in &actions {
-            self.checks.told(action, self.now)?;
+            let turn_most = |device, group| self.machine.turn_most(device, group);
+            self.checks.told(action, &turn_most, self.now)?;
         }
         self.view = self.machine.view();
         self.checks.settle(&self.view, self.now)?;

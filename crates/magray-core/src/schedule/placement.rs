@@ -91,6 +91,13 @@ fn beside_us(of: Outlook<'_>) -> f64 {
     micros(of.cx.options.generation.turn_max) * BESIDE_PART
 }
 
+/// How long a turn may take. A pass takes its time whatever is in it: in turns of less, prompts would be computed token by token, and
+/// sequences one by one.
+pub(super) fn turn_us(of: Outlook<'_>, cost: Cost, is_beside: bool) -> f64 {
+    let least_us = if is_beside { cost.worthwhile_us() } else { cost.efficient_us() };
+    micros(of.cx.options.generation.turn_max).max(least_us)
+}
+
 /// What was started, and when what waits is looked at again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placer {
@@ -357,12 +364,13 @@ fn room(of: Outlook<'_>, id: DeviceId, bucket: BucketKey, cost: Cost, time_max_u
         }
     };
     if bucket.phase.is_turn() {
-        room.time_max_us = micros(of.cx.options.generation.turn_max);
         let goes_on = |key: BucketKey| key.phase == Phase::Next(id);
+        let is_beside = of.requests.queue().partners(bucket, id).any(goes_on);
+        room.time_max_us = turn_us(of, cost, is_beside);
         // Where one token takes most of that time, nothing would be left for prompts.
         let leaves_room = 2.0 * cost.of(Load { tokens: 1, texts: 1 }) <= beside_us(of);
         let is_gpu = device.spec().kind == DeviceKind::Gpu;
-        if is_gpu && leaves_room && of.requests.queue().partners(bucket, id).any(goes_on) {
+        if is_gpu && leaves_room && is_beside {
             room.time_max_us = beside_us(of);
         }
         if sabotaged!(of.cx, OverlongTurn) {

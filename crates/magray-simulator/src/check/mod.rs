@@ -38,7 +38,7 @@ use shares::Shares;
 use speeds::Speeds;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use streams::Streams;
+use streams::{Streams, TurnMost};
 use weights::Weights;
 use workers::Workers;
 
@@ -136,11 +136,11 @@ impl Checks {
     }
 
     /// Judges one action of the machine.
-    pub(crate) fn told(&mut self, action: &Action, now: Moment) -> Verdict {
+    pub(crate) fn told(&mut self, action: &Action, turn_most: TurnMost<'_>, now: Moment) -> Verdict {
         if let Action::Free { request, sequence, .. } = action {
             self.patience.repeats(self.streams.known((*request, *sequence)));
         }
-        self.streams.told(action, &mut self.ledger, now)?;
+        self.streams.told(action, turn_most, &mut self.ledger, now)?;
         match action {
             Action::Start { device, batch, steps, passes, expected, is_followed } => {
                 self.workers.may_start(*device)?;

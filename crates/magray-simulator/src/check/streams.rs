@@ -8,7 +8,7 @@ use super::workers::Workers;
 use crate::scenario::Scenario;
 use magray_core::ledger::Owner;
 use magray_core::schedule::{
-    Action, DeviceId, DeviceSpec, Event, Generation, ModelId, Moment, Outcome, RequestId, Span, Step,
+    Action, DeviceId, DeviceSpec, Event, Generation, Group, ModelId, Moment, Outcome, RequestId, Span, Step,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,6 +17,9 @@ use std::time::Duration;
 const ROUNDING: f64 = 1.0 + 1e-6;
 
 pub(crate) type Name = (RequestId, u32);
+
+/// How long the machine says that a turn may be predicted to take.
+pub(crate) type TurnMost<'a> = &'a dyn Fn(DeviceId, Group) -> Duration;
 
 #[derive(Debug)]
 pub(crate) struct Streams {
@@ -164,14 +167,20 @@ impl Streams {
     }
 
     /// Judges one action of the machine.
-    pub(crate) fn told(&mut self, action: &Action, ledger: &mut Ledger, now: Moment) -> Verdict {
+    pub(crate) fn told(
+        &mut self,
+        action: &Action,
+        turn_most: TurnMost<'_>,
+        ledger: &mut Ledger,
+        now: Moment,
+    ) -> Verdict {
         match action {
             Action::Start { device, steps, expected, .. } => {
                 let is_turn = |step: &Step| step.span != Span::Whole;
                 if !steps.iter().any(is_turn) {
                     return Ok(());
                 }
-                self.judge_time(steps, *expected)?;
+                self.judge_time(steps, *expected, turn_most(*device, ledger.entry(steps[0].request)?.request.group))?;
                 self.judge_prompts(*device, steps, ledger, now)?;
                 steps.iter().try_for_each(|step| self.start(*device, step))
             }
@@ -195,8 +204,8 @@ impl Streams {
     }
 
     /// A turn of more than one token keeps to its time.
-    fn judge_time(&self, steps: &[Step], expected: Duration) -> Verdict {
-        let most = self.generation.turn_max.mul_f64(ROUNDING) + Duration::from_nanos(1);
+    fn judge_time(&self, steps: &[Step], expected: Duration, most: Duration) -> Verdict {
+        let most = most.mul_f64(ROUNDING) + Duration::from_nanos(1);
         let is_least = steps.len() == 1 && span_of(&steps[0]).is_some_and(|(tokens, _)| tokens.len() == 1);
         holds(expected <= most || is_least, Rule::TurnTime, || {
             format!("a turn of {} steps is predicted to take {expected:?}, more than {most:?}", steps.len())

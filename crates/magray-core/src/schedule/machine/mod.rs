@@ -10,13 +10,14 @@ use super::device::Device;
 use super::devices::Devices;
 use super::event::{Arrival, Growth};
 use super::outlook::Outlook;
-use super::placement::Placer;
+use super::placement::{Placer, turn_us};
 use super::requests::Requests;
 use super::residency::{Model, Residency};
 use super::resident::Stage;
 use super::sabotage::sabotaged;
-use super::{Action, DeviceId, DeviceSpec, Event, ModelId, ModelPlan, ModelView, Moment, MoveReason, Options};
+use super::{Action, DeviceId, DeviceSpec, Event, Group, ModelId, ModelPlan, ModelView, Moment, MoveReason, Options};
 use super::{Refused, RequestId, Sketch, View};
+use crate::moment::from_micros;
 use std::time::Duration;
 
 /// The driver is late when it comes so long after it was asked to: timers are coarse, and others compute too.
@@ -189,6 +190,11 @@ impl Machine {
     /// Whether a device is used now.
     pub fn is_in_rotation(&self, device: DeviceId) -> bool {
         self.devices.find(device).is_some_and(|device| device.health().is_in_rotation())
+    }
+
+    /// How long a turn of a group may be predicted to take on a device.
+    pub fn turn_most(&self, device: DeviceId, group: Group) -> Duration {
+        from_micros(turn_us(self.outlook(), self.devices.cost(device, group), false))
     }
 
     /// Why a model's weights came to a device or left it last; `None` where they never moved.

@@ -108,6 +108,45 @@ fn a_prompt_is_computed_in_chunks_and_then_token_by_token() {
     assert_eq!((bench.machine.view().requests, bench.machine.view().devices[1].kv_bytes()), (0, 0));
 }
 
+/// Whatever is in a turn, a pass of it takes ten times as long as a turn may.
+fn slow_turn(bench: &mut Bench, start: &Start) -> Vec<Action> {
+    let tokens: usize = start.steps.iter().map(|step| part(step).0.len()).sum();
+    let compute = Duration::from_millis(10) + Duration::from_micros(20) * tokens as u32;
+    let mut actions = bench.turn_within(start, compute);
+    for (request, sequence, tokens) in delivered(&actions) {
+        actions.extend(bench.step(Event::Read { request, sequence, tokens }));
+    }
+    actions
+}
+
+#[test]
+fn where_a_pass_takes_longer_than_a_turn_prompts_have_chunks_and_sequences_go_on_together() {
+    let mut bench = bench(100_000, Duration::from_millis(1));
+    let (_, actions) = bench.prompt(1_000, 1);
+    let mut start = only_start(&actions);
+    let mut chunks = Vec::new();
+    loop {
+        chunks.push(part(&start.steps[0]).0.len());
+        let actions = slow_turn(&mut bench, &start);
+        if !completions(&actions).is_empty() {
+            break;
+        }
+        start = only_start(&actions);
+    }
+    assert!(chunks.len() < 12, "{chunks:?}");
+    let (_, actions) = bench.prompt(4, 50);
+    let mut start = only_start(&actions);
+    for _ in 0..3 {
+        bench.prompt(4, 50);
+    }
+    let mut together = 0;
+    for _ in 0..20 {
+        start = only_start(&slow_turn(&mut bench, &start));
+        together = together.max(start.steps.len());
+    }
+    assert_eq!(together, 4);
+}
+
 #[test]
 fn chunks_of_a_prompt_share_turns_with_single_tokens_within_the_time_of_a_turn() {
     let mut bench = bench(100_000, Duration::from_micros(150));

@@ -51,5 +51,6 @@ pub(crate) fn micros(time: Duration) -> f64 {
 /// Microseconds as a time, within a year.
 pub(crate) fn from_micros(us: f64) -> Duration {
     const YEAR_US: f64 = 3.15e13;
-    Duration::from_secs_f64(us.clamp(0.0, YEAR_US) / 1e6)
+    // In this order what is no number counts as the longest time.
+    Duration::from_secs_f64(us.min(YEAR_US).max(0.0) / 1e6)
 }

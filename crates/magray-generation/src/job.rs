@@ -161,6 +161,7 @@ impl Job {
             TokensMax::UpTo(tokens) => at_most(tokens as usize),
             TokensMax::Exactly(tokens) => tokens,
         };
+        engine.check_context(model, ids.len(), tokens_max)?;
         let rules = AnswerRules { model, stops, tokens_max, chat };
         Ok(Prepared { ids, sampling, answers, rules, device: None })
     }

@@ -10,7 +10,7 @@ use super::options::to_generate;
 use super::outlook::Outlook;
 use super::promises::{Asking, Promised, Promises, Wait};
 use super::sabotage::sabotaged;
-use super::{Allowed, Coming, Fallback, ModelId, Moment, Priority, Refused, Request, Sequence, Sketch};
+use super::{Allowed, Coming, Fallback, Limits, ModelId, Moment, Priority, Refused, Request, Sequence, Sketch};
 use crate::moment::{from_micros, micros};
 use std::time::Duration;
 
@@ -70,9 +70,15 @@ impl Admission {
         }
         let Sketch { caller, jobs, mark, priority, coming, .. } = *request;
         // Guesses are no more than is ever taken.
-        let most = of.cx.options.limits.tokens_max;
-        let tokens = request.tokens.min(most);
+        let Limits { tokens_max: most, requests_max, .. } = of.cx.options.limits;
+        let tokens = request.tokens.min(most - request.new_tokens.min(1));
         let new_tokens = request.new_tokens.min(most - tokens);
+        // The last of several finds the others held by its caller, which leaves a part to others.
+        let room = request.tokens.saturating_add(request.new_tokens);
+        let are_many = jobs as usize > requests_max - requests_max / SPARED_PART as usize;
+        if jobs > 1 && (are_many || room > to_generate(most - most / SPARED_PART)) {
+            return Err(Refused::TooLarge);
+        }
         let may = devices_for(of, request.allowed);
         let asking = Asking { caller, tokens, new_tokens, jobs, mark, is_read: false };
         self.check_room(of, Incoming { asking, may, coming, priority, generates: None }, now)?;
@@ -139,7 +145,7 @@ impl Admission {
         if excess.is_none() || sabotaged!(of.cx, IgnoreLimits) {
             return Ok(());
         }
-        let (wait, is_for_time) = (retry_after(of, incoming, promised), excess.by_time > 0);
+        let (wait, is_for_time) = (retry_after(of, incoming, promised, excess.by_time), excess.by_time > 0);
         let retry_after = match incoming.priority {
             Priority::Low => wait,
             Priority::Normal | Priority::High => self.promises.make(incoming.asking, Wait { wait, is_for_time }, now),
@@ -194,12 +200,16 @@ fn excess(of: Outlook<'_>, incoming: Incoming, kept: Kept, may_be_late: bool) ->
     let limits = of.cx.options.limits;
     let part = if priority == Priority::Low { LOW_PART } else { 1 };
     let (jobs, own) = (of.requests.jobs(), of.requests.jobs().held(asking.caller));
-    let requests_max = room_for(limits.requests_max as u64, own.requests as u64, 1, false).div_ceil(part);
-    let requests = (jobs.len() as u64 + 1).saturating_sub(requests_max);
+    // Of one that is submitted as several, all but the last are there before it.
+    let before = u64::from(asking.jobs.saturating_sub(1));
+    let own_requests = (own.requests as u64).saturating_add(before);
+    let requests_max = room_for(limits.requests_max as u64, own_requests, 1, false).div_ceil(part);
+    let requests = (jobs.len() as u64 + before + 1).saturating_sub(requests_max);
     // Some of the requests must end first, each of the mean size.
     let by_requests = requests.saturating_mul((jobs.tokens() / (jobs.len() as u64).max(1)).max(1));
     let held = jobs.tokens().saturating_add(coming.tokens).saturating_add(coming.new_tokens);
-    let tokens_max = room_for(limits.tokens_max, own.tokens, asking.room(), may_be_late);
+    let own_tokens = own.tokens.saturating_add(asking.room() - asking.room_of_one());
+    let tokens_max = room_for(limits.tokens_max, own_tokens, asking.room_of_one(), may_be_late);
     let (by_tokens, by_streams) = excess_of_tokens(of, incoming, kept, tokens_max);
     let by_tokens = by_tokens.max(held.saturating_sub(limits.tokens_max / part));
     let (ahead, _) = ahead(of, incoming);
@@ -230,7 +240,7 @@ fn excess_of_tokens(of: Outlook<'_>, incoming: Incoming, kept: Kept, most: u64) 
         return (beyond_all, 0);
     }
     // The only one may have any size.
-    let for_streams = to_generate(most).max(asking.room());
+    let for_streams = to_generate(most).max(asking.room_of_one());
     let of_streams = wanted.saturating_add(kept.of(kept.promised.room_alike, for_streams));
     (beyond_all, of_streams.saturating_sub(for_streams))
 }
@@ -321,14 +331,14 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
     of.devices.allowed(if is_misled { Allowed::Any } else { allowed })
 }
 
-/// When there should be room for a request: after those that were promised room before it.
-fn retry_after(of: Outlook<'_>, incoming: Incoming, promised: Promised) -> Duration {
+/// When there should be room for a request that was refused, by so many tokens ahead of it: after those that were promised room before it.
+fn retry_after(of: Outlook<'_>, incoming: Incoming, promised: Promised, by_time: u64) -> Duration {
     let Excess { by_size, by_streams, space_us, .. } =
         excess(of, incoming, Kept { promised, is_bounded: false }, false);
     // Of what is promised, too, as much is ahead of it as it gets itself.
     let ahead_of_it = promised.tokens.min(promised.requests.saturating_mul(incoming.asking.tokens));
     let promised = Promised { tokens: ahead_of_it, ..promised };
-    let by_time = excess(of, incoming, Kept { promised, is_bounded: false }, false).by_time;
+    let by_time = excess(of, incoming, Kept { promised, is_bounded: false }, false).by_time.max(by_time);
     let (ahead, left) = ahead(of, incoming);
     // Where little of what waits is ahead of it, that little becomes less as slowly as all of it.
     let by_time = as_f64(by_time) * (as_f64(left) / as_f64(ahead.max(1))).max(1.0);

@@ -286,9 +286,8 @@ fn is_open(of: Outlook<'_>, offer: &Offer, bucket: BucketKey) -> bool {
     if bucket.phase.is_turn() {
         // Those of the turn under way are in the next one, too: it is formed when it has ended.
         let are_texts_next = || device.is_for_texts() && is_waited_for(of, offer.device, false);
-        let is_next = device.is_next_due(of.cx.now) && !are_texts_next();
-        let is_welcome = device.is_idle() || of.is_aged(bucket) || is_next;
-        return is_welcome && !device.has_turn(bucket.group);
+        let is_next = of.is_aged(bucket) || device.is_next_due(of.cx.now);
+        return !device.has_turn(bucket.group) && (device.is_idle() || is_next && !are_texts_next());
     }
     // Texts that are always at hand when a batch ends would leave no room to turns.
     if !device.is_idle() && !device.is_for_texts() && is_waited_for(of, offer.device, true) {
@@ -318,8 +317,10 @@ fn is_open(of: Outlook<'_>, offer: &Offer, bucket: BucketKey) -> bool {
 /// Whether turns could be next on a device, or else whole texts.
 fn is_waited_for(of: Outlook<'_>, id: DeviceId, by_turns: bool) -> bool {
     let has_turn = |key: BucketKey| by_turns && of.devices.get(id).has_turn(key.group);
-    let could_be =
-        |key: BucketKey| key.phase.is_turn() == by_turns && !has_turn(key) && candidates(of, key).contains(id);
+    let is_there = |key: BucketKey| of.model(key.group.model).present.contains(id);
+    let could_be = |key: BucketKey| {
+        key.phase.is_turn() == by_turns && !has_turn(key) && is_there(key) && candidates(of, key).contains(id)
+    };
     of.requests.queue().keys().any(could_be)
 }
 

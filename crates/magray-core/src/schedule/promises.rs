@@ -40,6 +40,11 @@ impl Asking {
     pub(super) fn room(self) -> u64 {
         self.tokens.saturating_add(self.new_tokens)
     }
+
+    /// Those of one of the requests that it is submitted as.
+    pub(super) fn room_of_one(self) -> u64 {
+        self.room() / u64::from(self.jobs.max(1))
+    }
 }
 
 /// A time that a refused request was told.
@@ -97,7 +102,8 @@ impl Promises {
         let returned = &mut self.returned;
         self.all.retain(|promise| {
             let is_late = promise.until <= now;
-            if is_late && promise.is_told {
+            // One that came and was answered without a place in the queue kept its word.
+            if is_late && promise.is_told && !promise.is_back {
                 *returned -= *returned * LAST_WEIGHT;
             }
             !is_late

@@ -287,6 +287,11 @@ impl Engine {
         Ok(self.reader(model)?.prompt(text, Tokenizer::encode_bare)?)
     }
 
+    /// Refuses a prompt that leaves no room in the model's context for so many new tokens.
+    pub fn check_context(&self, model: usize, prompt: usize, new_tokens_max: u32) -> Result<(), EngineError> {
+        token_stream::check_context(self.reader(model)?.spec.max_tokens, prompt, new_tokens_max)
+    }
+
     /// A model's chat templates; `None` for one that has none.
     pub fn chat_templates(&self, model: usize) -> Option<&ChatTemplates> {
         self.0.readers.get(model)?.chat.as_ref()

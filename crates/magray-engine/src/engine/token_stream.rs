@@ -53,6 +53,14 @@ pub struct Speculation {
     pub accepted: u64,
 }
 
+/// Refuses prompts that leave no room for so many new tokens.
+pub(super) fn check_context(max_tokens: usize, prompt: usize, new: u32) -> Result<(), EngineError> {
+    if prompt as u64 + u64::from(new) > max_tokens as u64 {
+        return Err(EmbedError::Context { prompt, new, max_tokens }.into());
+    }
+    Ok(())
+}
+
 /// New tokens of a prompt. Dropped before its end, the work is cancelled.
 #[must_use = "tokens that are not read are not generated"]
 pub struct TokenStream {
@@ -81,10 +89,7 @@ impl TokenStream {
             reader.vocabulary.as_ref().ok_or(EmbedError::NoTokenizer)?;
             grammar::check(constraint).map_err(EmbedError::from)?;
         }
-        let (tokens, new, max_tokens) = (prompt.ids.len(), prompt.new_tokens_max, reader.spec.max_tokens);
-        if tokens as u64 + u64::from(new) > max_tokens as u64 {
-            return Err(EmbedError::Context { prompt: tokens, new, max_tokens }.into());
-        }
+        check_context(reader.spec.max_tokens, prompt.ids.len(), prompt.new_tokens_max)?;
         let allowed = match prompt.device {
             Some(device) => engine.0.choices.allowed_on(device)?,
             None => engine.0.choices.allowed(prompt.model),

@@ -99,14 +99,15 @@ impl App {
         let urgency = Urgency { caller: asker.caller, priority: asker.priority, deadline: None };
         let of_all = |tokens: fn(&Prepared) -> usize| jobs.iter().map(|job| tokens(job) * job.answers()).sum();
         let tokens: [usize; 2] = [of_all(Prepared::prompt_tokens), of_all(Prepared::new_tokens_max)];
+        let prompt_tokens: usize = jobs.iter().map(Prepared::prompt_tokens).sum();
         if let Some(coming) = reservation::take_queue() {
-            coming.submitted(tokens[0], tokens[1]);
+            // A prompt is in the body once, however many answers are asked for.
+            coming.submitted(prompt_tokens, tokens[1]);
         }
         let count: usize = jobs.iter().map(Prepared::answers).sum();
         if count > 1 {
             self.admission().check_jobs(self.engine(), asker, count as u32, tokens)?;
         }
-        let prompt_tokens: usize = jobs.iter().map(Prepared::prompt_tokens).sum();
         let account = record.account();
         if let Some(account) = &account {
             account.spend(prompt_tokens as u64)?;

@@ -352,3 +352,38 @@ fn a_prompt_that_would_wait_too_long_for_space_is_told_when_it_will_not() {
     }
     assert_eq!(refused(&bench.prompt(10, 290).1), None, "{actions:?}");
 }
+
+#[test]
+fn several_answers_of_a_prompt_are_taken_together_or_refused_together() {
+    let limits = Limits { requests_max: 20, tokens_max: 10_000, wait_max: None };
+    let new_bench = || bench_with(0, 1_000_000, Options { limits, ..Options::default() });
+    let sketch = |jobs: u32, tokens: u64| Sketch {
+        caller: CallerId(0),
+        tokens: u64::from(jobs) * tokens,
+        new_tokens: u64::from(jobs) * tokens,
+        jobs,
+        mark: Some(1),
+        is_here: true,
+        coming: Coming::default(),
+        priority: Priority::Normal,
+        allowed: Allowed::Any,
+    };
+    let mut taken = 0;
+    for (jobs, tokens) in
+        [(10, 250), (10, 280), (10, 300), (10, 500), (4, 700), (4, 800), (2, 1_400), (2, 1_700), (15, 10), (20, 10)]
+    {
+        let mut bench = new_bench();
+        match bench.machine.would_take(&sketch(jobs, tokens), bench.now) {
+            Ok(_) => {
+                taken += 1;
+                for answer in 0..jobs {
+                    let (_, actions) = bench.prompt(tokens as u32, tokens as u32);
+                    assert!(refusals(&actions).is_empty(), "answer {answer} of {jobs} of {tokens} tokens");
+                }
+            }
+            // It may come again for ever, and nothing else is there.
+            Err(refused) => assert_eq!(refused, Refused::TooLarge, "{jobs} of {tokens} tokens"),
+        }
+    }
+    assert!((3..8).contains(&taken), "{taken}");
+}

@@ -120,9 +120,39 @@ fn one_of(tools: &[&Tool], arguments: &str) -> Value {
 /// The schema of a tool's arguments. A tool without one takes an object.
 fn parameters(tool: &Tool) -> Value {
     match &tool.parameters {
-        Value::Object(schema) if !schema.is_empty() => tool.parameters.clone(),
+        Value::Object(schema) if !schema.is_empty() => closed(&tool.parameters),
         _ => json!({"type": "object"}),
     }
+}
+
+/// The schema without arguments that it does not name and only allows: no tool has a use for them. What is combined with other schemas
+/// stays as it is, since those may name more.
+fn closed(schema: &Value) -> Value {
+    const COMBINES: [&str; 10] = [
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "dependentSchemas",
+        "patternProperties",
+        "propertyNames",
+        "unevaluatedProperties",
+    ];
+    let mut schema = schema.clone();
+    let Some(parts) = schema.as_object_mut().filter(|parts| COMBINES.iter().all(|word| !parts.contains_key(*word)))
+    else {
+        return schema;
+    };
+    if let Some(items) = parts.get_mut("items") {
+        *items = closed(items);
+    }
+    if let Some(Value::Object(properties)) = parts.get_mut("properties") {
+        properties.values_mut().for_each(|property| *property = closed(property));
+        parts.entry("additionalProperties").or_insert(Value::Bool(false));
+    }
+    schema
 }
 
 #[cfg(test)]
@@ -158,5 +188,19 @@ mod tests {
         assert_eq!(mistral.forced_call(&[&one]).opener, "[TOOL_CALLS]a[ARGS]");
         assert_eq!(mistral.forced_call(&[&one]).schema, one.parameters);
         assert_eq!(mistral.forced_call(&[&one, &two]).schema["type"], "array");
+    }
+
+    #[test]
+    fn a_forced_call_has_the_arguments_that_its_tool_names() {
+        let inner = json!({"type": "object", "properties": {"x": {"type": "integer"}}});
+        let open = json!({"properties": {}, "additionalProperties": {"type": "string"}});
+        let combined = json!({"properties": {"x": inner}, "allOf": [{"properties": {"y": {}}}]});
+        let named = closed(&json!({"properties": {"a": inner, "b": {"items": inner}, "c": open, "d": combined}}));
+        assert_eq!(named["additionalProperties"], false);
+        let properties = &named["properties"];
+        assert_eq!(properties["a"]["additionalProperties"], false);
+        assert_eq!(properties["b"]["items"]["additionalProperties"], false);
+        assert_eq!((&properties["c"], &properties["d"]), (&open, &combined));
+        assert_eq!(closed(&json!({"type": "object"})), json!({"type": "object"}), "any arguments");
     }
 }

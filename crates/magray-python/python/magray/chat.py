@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from magray._magray import Answers
+from magray._magray import Answers, MagrayError
 from magray.engine import Engine
 from magray.model import Model
+from magray.server import Connection
 
 Message = Mapping[str, Any]
 # Arguments of a request that are the server's under another name.
@@ -104,11 +106,9 @@ class Chat(Model):
         """As `stream`, awaited."""
         asked = _asked(messages, request)
         if self.engine is None:
-            import asyncio
-
-            pieces = self._stream(asked)
-            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-                yield piece
+            async with aclosing(self._awaited_of_server(asked)) as pieces:
+                async for piece in pieces:
+                    yield piece
             return
         from magray.awaiting import waker
 
@@ -144,7 +144,25 @@ class Chat(Model):
         finally:
             answers.cancel()
 
-    def _of_server(self, asked: dict[str, Any]) -> Iterator[Piece]:
+    async def _awaited_of_server(self, asked: dict[str, Any]) -> AsyncGenerator[Piece, None]:
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
+        assert self.server is not None
+        connection = self.server.connection()
+        pieces = self._of_server(asked, connection)
+        # A thread of its own: those of the loop are few, and streams that wait for their turn at the server would hold all of them.
+        reader = ThreadPoolExecutor(1, "magray-stream")
+        try:
+            while (piece := await asyncio.get_running_loop().run_in_executor(reader, next, pieces, None)) is not None:
+                yield piece
+        finally:
+            # The thread may be waiting for a piece that nobody wants: it ends then, and closes the connection.
+            connection.interrupt()
+            reader.submit(pieces.close)
+            reader.shutdown(wait=False)
+
+    def _of_server(self, asked: dict[str, Any], connection: Connection | None = None) -> Generator[Piece, None, None]:
         assert self.server is not None
         body = {_OF_SERVERS.get(name, name): value for name, value in asked.items()}
         for local in ("regex", "choices", "thinks"):
@@ -161,12 +179,16 @@ class Chat(Model):
         else:
             body["prompt"] = body.pop("text")
         body |= {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
-        finish, tokens = "stop", None
-        for event in self.server.lines("/v1/chat/completions" if is_chat else "/v1/completions", body):
-            tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
-            for choice in event.get("choices", []):
-                yield from _of_delta(choice)
-                finish = choice.get("finish_reason") or finish
+        finish, tokens = None, None
+        path = "/v1/chat/completions" if is_chat else "/v1/completions"
+        with closing(self.server.lines(path, body, connection)) as events:
+            for event in events:
+                tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+                for choice in event.get("choices", []):
+                    yield from _of_delta(choice)
+                    finish = choice.get("finish_reason") or finish
+        if finish is None:
+            raise MagrayError(f"{self.server.url} does not say why its answer ended")
         yield Piece(finish=finish, tokens=tokens)
 
 

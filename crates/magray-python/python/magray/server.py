@@ -6,16 +6,17 @@ import base64
 import http.client
 import json
 import os
+import socket
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from magray._magray import Busy, MagrayError
+from magray._magray import Busy, Cancelled, MagrayError
 
 Floats = NDArray[np.float32]
 
@@ -30,6 +31,50 @@ AGAIN = (408, 429, 502, 503, 504)
 def of_environment(server: str | None) -> str | None:
     """The server that was named, or that of MAGRAY_SERVER; "" names none."""
     return os.environ.get("MAGRAY_SERVER") or None if server is None else server or None
+
+
+class Connection:
+    """A connection of one thread to a server. Any other thread may `interrupt` it: what waits there then ends with an error."""
+
+    def __init__(self, url: str) -> None:
+        kind = http.client.HTTPSConnection if url.startswith("https://") else http.client.HTTPConnection
+        self._http = kind(url.split("://", 1)[1], timeout=ANSWER_S_MAX)
+        self._socket: socket.socket | None = None
+        self._is_interrupted = threading.Event()
+        self._answer: http.client.HTTPResponse | None = None
+        self.process = os.getpid()
+
+    def request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+        """The head of an answer."""
+        if self._http.sock is None:
+            self._http.connect()
+        # An answer after which the server closes takes the socket away from the connection.
+        self._socket = self._http.sock
+        self.pause(0)
+        self._http.request(method, path, body, headers)
+        self._answer = self._http.getresponse()
+        return self._answer
+
+    def pause(self, seconds: float) -> None:
+        """Waits before the next request."""
+        if self._is_interrupted.wait(seconds):
+            raise Cancelled("the answer is not wanted any more")
+
+    def close(self) -> bool:
+        """Closes it until the next request; whether one was answered before."""
+        answer, self._answer, self._socket = self._answer, None, None
+        if answer is not None:
+            answer.close()
+        self._http.close()
+        return answer is not None
+
+    def interrupt(self) -> None:
+        """Ends what waits in another thread, and what would be asked there; that thread closes the connection."""
+        self._is_interrupted.set()
+        if (open_socket := self._socket) is not None:
+            # The method of a TLS socket would take away the state that the other thread reads with.
+            with suppress(OSError):
+                socket.socket.shutdown(open_socket, socket.SHUT_RDWR)
 
 
 class Server:
@@ -53,22 +98,40 @@ class Server:
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """The JSON of an answer, tried as often and as long as the server asks for."""
-        answer = self._send(method, path, body)
-        return json.loads(answer.read())
-
-    def lines(self, path: str, body: object) -> Iterator[dict[str, Any]]:
-        """The events of a stream, as they come."""
-        answer = self._send("POST", path, body)
+        connection = self._kept()
+        answer = self._send(connection, method, path, body)
         try:
-            for line in answer:
-                if line.startswith(b"data:"):
-                    data = line[5:].strip()
-                    if data == b"[DONE]":
-                        return
-                    yield json.loads(data)
+            return json.loads(answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise MagrayError(f"{self.url} ended its answer early: {error}") from error
+
+    def connection(self) -> Connection:
+        """A connection for one stream."""
+        return Connection(self.url)
+
+    def lines(self, path: str, body: object, connection: Connection | None = None) -> Generator[dict[str, Any], None, None]:
+        """The events of a stream, as they come; one that ends before `[DONE]` is an error. No two streams share a connection, and that of
+        a stream is closed with it: what nobody reads, the server ends."""
+        connection = connection or self.connection()
+        try:
+            for line in self._send(connection, "POST", path, body):
+                if not line.endswith(b"\n"):
+                    break
+                if not line.startswith(b"data:"):
+                    continue
+                data = line[5:].strip()
+                if data == b"[DONE]":
+                    return
+                event = json.loads(data)
+                if event.get("error"):
+                    raise MagrayError(f"{self.url} could not go on: {_message(data)}")
+                yield event
+        except (OSError, http.client.HTTPException) as error:
+            raise MagrayError(f"{self.url} ended a stream early: {error}") from error
         finally:
-            # What is left of it is not wanted: the server ends what it generates.
-            self._leave()
+            connection.close()
+        raise MagrayError(f"{self.url} ended a stream early")
 
     def embed(self, texts: Sequence[str], model: str | None, prompt: str | None, portion: int) -> Floats:
         """A row a text."""
@@ -102,7 +165,7 @@ class Server:
                 return found
         raise MagrayError(f"{self.url} has no model {name or ''} that does '{does}'")
 
-    def _send(self, method: str, path: str, body: object) -> http.client.HTTPResponse:
+    def _send(self, connection: Connection, method: str, path: str, body: object) -> http.client.HTTPResponse:
         sent = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"} if sent is not None else {}
         if self.key:
@@ -111,17 +174,15 @@ class Server:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             pause = min(0.2 * 2 ** (attempt - 1), PAUSE_S_MAX)
             try:
-                connection = self._connection()
-                connection.request(method, self.path + path, sent, headers)
-                answer = connection.getresponse()
+                answer = connection.request(method, self.path + path, sent, headers)
             except (OSError, http.client.HTTPException) as error:
-                is_kept = self._leave()
+                is_kept = connection.close()
                 # A server that never answered is reported at once; a connection that was kept may have been closed.
                 if attempt == ATTEMPTS_MAX or not (has_answered or is_kept):
                     raise MagrayError(f"no answer from {self.url}: {error}") from error
-                time.sleep(0 if is_kept and not has_answered else pause)
+                connection.pause(0 if is_kept and not has_answered else pause)
                 continue
-            has_answered = self._connections.is_used = True
+            has_answered = True
             if answer.status < 300:
                 return answer
             message = _message(answer.read())
@@ -131,28 +192,15 @@ class Server:
                     raise Busy(told)
                 raise ValueError(told) if answer.status in (400, 404, 409, 413, 422) else MagrayError(told)
             asked = answer.headers.get("retry-after-ms")
-            time.sleep(min(float(asked) / 1000 if asked else pause, PAUSE_S_MAX))
+            connection.pause(min(float(asked) / 1000 if asked else pause, PAUSE_S_MAX))
         raise MagrayError(f"no answer from {self.url}")
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _kept(self) -> Connection:
         # Of this thread, and of this process: a fork's child must not share it.
-        kept = getattr(self._connections, "kept", None)
-        if kept is not None and kept[0] == os.getpid():
-            connection: http.client.HTTPConnection = kept[1]
-            return connection
-        kind = http.client.HTTPSConnection if self.url.startswith("https://") else http.client.HTTPConnection
-        connection = kind(self.url.split("://", 1)[1], timeout=ANSWER_S_MAX)
-        self._connections.kept = (os.getpid(), connection)
-        self._connections.is_used = False
-        return connection
-
-    def _leave(self) -> bool:
-        """Closes the connection; whether it had been kept from an earlier request."""
-        kept = self._connections.__dict__.pop("kept", None)
-        if kept is None or kept[0] != os.getpid():
-            return False
-        kept[1].close()
-        return bool(self._connections.__dict__.pop("is_used", False))
+        kept: Connection | None = getattr(self._connections, "kept", None)
+        if kept is None or kept.process != os.getpid():
+            kept = self._connections.kept = self.connection()
+        return kept
 
 
 def portions(texts: Sequence[str], count: int) -> Iterator[list[str]]:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from installed import EMBEDDER, SETTINGS, TOLERANCE, Isolated
@@ -51,8 +52,9 @@ class JobTest(Isolated):
         return Job((str(self.folder / "in"),), str(self.folder / "out"), portion=portion)
 
     def run_all(self, job):
-        (whole, keys), take, rows = job.done(), job.taker(), 0
-        for portion in job.plan():
+        planned, take, rows = job.plan(), job.taker(), 0
+        whole, keys = job.done(planned)
+        for portion in planned:
             if portion not in whole:
                 written, told = job.run(portion, keys, self.embedder)
                 take(told)
@@ -76,9 +78,102 @@ class JobTest(Isolated):
             job.run(portion, None, self.embedder)
             # Once more, as after a node was lost: the same file.
             job.run(portion, None, self.embedder)
-        (self.folder / "out" / "part-x.parquet.1.part").write_bytes(b"half")
         self.assertEqual(self.run_all(job), COUNT - 3 * 64)
         self.check()
+
+    def test_a_file_that_is_written_anew_with_other_rows_leaves_every_key_once(self):
+        import pyarrow.parquet
+
+        for portion in self.job().plan()[1:4]:
+            self.job().run(portion, None, self.embedder)
+        # The keys that were computed stand in other portions now, of as many rows as before.
+        path = self.folder / "in" / "0.parquet"
+        for name, rows in (("shifted and more", range(-20, 310)), ("in another order", range(309, -21, -1))):
+            with self.subTest(rows=name):
+                pyarrow.parquet.write_table(table(rows), path, row_group_size=77)
+                (self.folder / "in" / "300.parquet").unlink(missing_ok=True)
+                self.run_all(self.job())
+                keys, _ = read(self.folder / "out")
+                self.assertEqual(sorted(keys), list(range(-20, 310)))
+        # Keys that the input has no more stay.
+        pyarrow.parquet.write_table(table(range(100)), path)
+        self.assertEqual(self.run_all(self.job()), 0)
+        self.assertEqual(len(read(self.folder / "out")[0]), 330)
+
+    def test_files_of_another_version_are_known_by_their_keys(self):
+        import json
+
+        import pyarrow.parquet
+
+        job = self.job()
+        for portion in job.plan()[:2]:
+            job.run(portion, None, self.embedder)
+        for path, changed in zip(job.parts(), ("source", "more"), strict=True):
+            file = pyarrow.parquet.read_table(path)
+            mark = {name: value for name, value in json.loads(file.schema.metadata[b"magray.portion"]).items() if name != changed}
+            mark |= {"more": 1} if changed == "more" else {}
+            pyarrow.parquet.write_table(file.replace_schema_metadata({b"magray.portion": json.dumps(mark)}), path)
+        self.assertEqual(self.run_all(job), COUNT - 2 * 64)
+        self.check()
+
+    def test_an_input_that_changes_under_a_job_is_an_error(self):
+        import pyarrow.parquet
+
+        portions = self.job().plan()
+        pyarrow.parquet.write_table(table(range(5, 305)), portions[0].file)
+        with self.assertRaisesRegex(ValueError, "was changed while a job reads it"):
+            self.job().run(portions[0], None, self.embedder)
+
+    def test_readers_of_the_folder_see_no_file_before_it_is_whole(self):
+        import pyarrow.dataset
+        import pyarrow.parquet
+
+        job, seen = self.job(), []
+        job.run(job.plan()[0], None, self.embedder)
+        write = pyarrow.parquet.write_table
+
+        def half_written(rows, path, **more):
+            write(rows, path, **more)
+            os.truncate(path, 1000)
+            seen.append(os.path.basename(path))
+            self.assertEqual(pyarrow.parquet.read_table(job.output).num_rows, 64)
+            self.assertEqual(pyarrow.dataset.dataset(job.output, format="parquet").count_rows(), 64)
+            raise OSError("the disk is full")
+
+        with mock.patch("pyarrow.parquet.write_table", half_written), self.assertRaisesRegex(OSError, "disk is full"):
+            job.run(job.plan()[1], None, self.embedder)
+        self.assertEqual(len(seen), 1)
+        self.assertEqual(len(os.listdir(job.output)), 1)
+
+    def test_what_was_left_unfinished_is_removed_when_nobody_writes_it(self):
+        job, unfinished = self.job(), f"part-{'0' * 32}.parquet.{'1' * 32}.part"
+        job.remove_unfinished()
+        os.makedirs(job.output)
+        kept = {f".part-{'2' * 32}.parquet.{'3' * 32}.part", ".another.part", f"part-{'4' * 32}.parquet"}
+        for name in (unfinished, "." + unfinished, *kept):
+            path = Path(job.output, name)
+            path.write_bytes(b"half")
+            # The first of what is kept is new: another node may be writing it.
+            if "2" not in name:
+                os.utime(path, (0, 0))
+        job.remove_unfinished()
+        self.assertEqual(set(os.listdir(job.output)), kept)
+
+    def test_a_file_is_on_the_disk_before_it_has_its_name(self):
+        job, done = self.job(), []
+        sync, replace = os.fsync, os.replace
+
+        def synced(descriptor):
+            done.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))[:5])
+            sync(descriptor)
+
+        def replaced(*paths):
+            done.append("replace")
+            replace(*paths)
+
+        with mock.patch("os.fsync", synced), mock.patch("os.replace", replaced):
+            job.run(job.plan()[0], None, self.embedder)
+        self.assertEqual(done, [".part", "replace", "out"])
 
     def test_other_portions_compute_only_the_keys_that_are_missing(self):
         for portion in self.job(64).plan()[1:4]:
@@ -131,6 +226,50 @@ class JobTest(Isolated):
         for start, rows in [(0, 100), (100, 100), (130, 5), (500, 340), (340, 1), (990, 10), (0, 1000), (999, 1), (990, 50), (1000, 1)]:
             found = reader.rows(jobs.Portion(path, start, rows)).column("id").to_pylist()
             self.assertEqual(found, list(range(1000))[start : start + rows])
+
+    def test_a_read_that_failed_is_begun_anew(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        from magray import jobs
+
+        path = str(self.folder / "groups.parquet")
+        pyarrow.parquet.write_table(pyarrow.table({"id": range(400)}), path)
+        portion = jobs.Portion(path, 50, 100)
+        for before in (0, 60):
+            reader = jobs.Reader()
+
+            def failing(file, batch_size, row_groups):
+                yield from file.read().slice(0, before).to_batches()
+                raise OSError("the network is gone")
+
+            with mock.patch.object(pyarrow.parquet.ParquetFile, "iter_batches", failing):
+                with self.assertRaisesRegex(OSError, "network"):
+                    reader.rows(portion)
+            for _ in range(2):
+                self.assertEqual(reader.rows(portion).column("id").to_pylist(), list(range(50, 150)))
+
+    def test_groups_of_rows_between_portions_are_not_read(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        from magray import jobs
+
+        path = str(self.folder / "groups.parquet")
+        pyarrow.parquet.write_table(pyarrow.table({"id": range(1000)}), path, row_group_size=100, compression="none", use_dictionary=False)
+        metadata = pyarrow.parquet.read_metadata(path)
+        # All but the first, the sixth and the last group can be read no more.
+        with open(path, "r+b") as file:
+            for at in {*range(10)} - {0, 5, 9}:
+                column = metadata.row_group(at).column(0)
+                file.seek(column.data_page_offset)
+                file.write(b"\xff" * column.total_compressed_size)
+        reader = jobs.Reader()
+        for start, rows in [(0, 50), (520, 50), (950, 50), (60, 40), (570, 30)]:
+            found = reader.rows(jobs.Portion(path, start, rows)).column("id").to_pylist()
+            self.assertEqual(found, list(range(start, start + rows)))
+        with self.assertRaises(OSError):
+            reader.rows(jobs.Portion(path, 90, 20))
 
     def test_mistakes_are_named(self):
         from magray.jobs import Job

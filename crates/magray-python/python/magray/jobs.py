@@ -2,17 +2,21 @@
 or not at all.
 
 A portion's file has the name of a hash of its keys and is renamed into place, so that one that is computed twice is there once; fragments
-of Lance are taken in by the driver, once. A job that is started again computes the keys that the output does not have. Runs portions; who
-runs them where is `magray.ray`'s matter.
+of Lance are taken in by the driver, once. A job that is started again computes the keys that the output does not have: it removes no row,
+also where the input has lost its key or changed its text. Runs portions; who runs them where is `magray.ray`'s matter.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,15 +25,20 @@ from magray.batches import Embedder, as_column
 _MARK = b"magray.portion"
 # Rows that are decoded at once.
 _BATCH_ROWS = 16_384
+# What reads a folder of Parquet leaves out names that begin with a dot. Those without it are of earlier versions.
+_UNFINISHED = re.compile(r"\.?part-[0-9a-f]{32}\.parquet\.[0-9a-f]{32}\.part")
+# A process of a node that was lost sight of may still write; none writes a file for so long.
+_UNFINISHED_S_MAX = 24 * 3600
 
 
 @dataclass(frozen=True)
 class Portion:
-    """Some rows of a file."""
+    """Some rows of a file; `source` is what tells the file from another one that was later written to its place."""
 
     file: str
     start: int
     rows: int
+    source: str = ""
 
     def shown(self) -> dict[str, Any]:
         """As plain fields."""
@@ -59,10 +68,10 @@ class Job:
 
         found = []
         for path in self._files():
+            source = f"{_content(path)}-{os.stat(path).st_mtime_ns}"
             rows = pyarrow.parquet.read_metadata(path).num_rows
-            found += [
-                Portion(path, start, min(self.portion, rows - start)) for start in range(0, rows, self.portion)
-            ]
+            starts = range(0, rows, self.portion)
+            found += [Portion(path, start, min(self.portion, rows - start), source) for start in starts]
         return found
 
     def _files(self) -> list[str]:
@@ -77,8 +86,8 @@ class Job:
             raise ValueError(f"no Parquet file in {', '.join(self.inputs) or 'nothing'}")
         return found
 
-    def done(self) -> tuple[set[Portion], Any]:
-        """The portions that are whole, and the keys of all other rows of the output (`None`: there are none)."""
+    def done(self, planned: Iterable[Portion]) -> tuple[set[Portion], Any]:
+        """The portions of these that are whole, and the keys of all other rows of the output (`None`: there are none)."""
         import pyarrow.parquet
 
         if self.is_lance:
@@ -87,16 +96,15 @@ class Job:
             # A dataset does not say which portions its rows came in.
             return set(), lance.done_keys(self.output, self.key)
 
-        planned, whole = set(self.plan()), set()
+        wanted, whole = set(planned), set()
         chunks: list[Any] = []
         for path in self.parts():
             file = pyarrow.parquet.ParquetFile(path)
-            told = (file.schema_arrow.metadata or {}).get(_MARK)
-            portion = Portion(**json.loads(told)) if told else None
-            if portion in planned and portion is not None and portion.rows == file.metadata.num_rows:
+            portion = _marked(file)
+            if portion in wanted and portion is not None and portion.rows == file.metadata.num_rows:
                 whole.add(portion)
             else:
-                # What another plan has made (other portions, other files) is known by its keys.
+                # What another plan has made (other portions, other files, another content of a file) is known by its keys.
                 chunks += file.read([self.key]).column(0).chunks
         return whole, pyarrow.chunked_array(chunks) if chunks else None
 
@@ -106,6 +114,15 @@ class Job:
             return []
         names = sorted(name for name in os.listdir(self.output) if name.endswith(".parquet"))
         return [os.path.join(self.output, name) for name in names]
+
+    def remove_unfinished(self) -> None:
+        """Removes files that were begun and left, when the driver of a job starts."""
+        if self.is_lance or not os.path.isdir(self.output):
+            return
+        for entry in os.scandir(self.output):
+            with suppress(FileNotFoundError):
+                if _UNFINISHED.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _UNFINISHED_S_MAX:
+                    os.remove(entry.path)
 
     def taker(self) -> Callable[[str], None]:
         """What the one driver of a job does with what `run` tells beside the rows: fragments become part of a dataset."""
@@ -145,66 +162,107 @@ class Job:
         for key in table.column(self.key).to_pylist():
             digest.update(repr(key).encode() + b"\n")
         os.makedirs(self.output, exist_ok=True)
-        path = os.path.join(self.output, f"part-{digest.hexdigest()[:32]}.parquet")
-        unfinished = f"{path}.{uuid.uuid4().hex}.part"
+        name = f"part-{digest.hexdigest()[:32]}.parquet"
+        unfinished = os.path.join(self.output, f".{name}.{uuid.uuid4().hex}.part")
         try:
             pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), unfinished)
-            os.replace(unfinished, path)
+            _sync(unfinished)
+            os.replace(unfinished, os.path.join(self.output, name))
         finally:
-            if os.path.exists(unfinished):
+            with suppress(FileNotFoundError):
                 os.remove(unfinished)
+        _sync(self.output)
         return int(table.num_rows), ""
 
 
 class Reader:
-    """Reads portions of Parquet files. Where they come in order, as they mostly do, none of a group of rows is read twice: a group may have
-    a million rows, and a portion has few of them."""
+    """Reads portions of Parquet files. Where they come in order, as they mostly do, none of a group of rows is read twice, and groups without
+    rows that are asked for are not read: a group may have a million rows or few, and other processes read the portions between."""
 
     def __init__(self) -> None:
-        self._path = ""
-        self._schema: Any = None
+        self._opened: tuple[str, str] | None = None
+        self._file: Any = None
+        # By group of rows its first row and the one after its last.
+        self._groups: list[range] = []
+        # The group that is being read, what was read of it last, and the row of the file that this begins with.
+        self._group = range(0)
         self._batches: Iterator[Any] = iter(())
-        # What was read last, and the row of the file that it begins with.
         self._batch: Any = None
         self._start = 0
 
     def rows(self, portion: Portion) -> Any:
-        """The rows of a portion; fewer where the file has become shorter."""
+        """The rows of a portion; fewer where the file has fewer."""
+        try:
+            return self._rows(portion)
+        except BaseException:
+            # A read that failed has no further batch, as one that reached its end: the next call begins anew.
+            self._opened = None
+            raise
+
+    def _rows(self, portion: Portion) -> Any:
         import pyarrow
 
-        if portion.file != self._path or portion.start < self._start:
+        if (portion.file, portion.source) != self._opened:
             self._open(portion)
-        parts, next_row, end = [], portion.start, portion.start + portion.rows
-        while next_row < end:
-            if self._batch is None:
-                self._batch = next(self._batches, None)
-                if self._batch is None:
-                    break
-            part = self._batch.slice(next_row - self._start, end - next_row) if next_row < self._end() else None
-            if part is not None:
-                parts.append(part)
-                next_row += part.num_rows
-            if next_row >= self._end():
-                self._start, self._batch = self._end(), None
-        return pyarrow.Table.from_batches(parts, schema=self._schema)
-
-    def _end(self) -> int:
-        return self._start + int(self._batch.num_rows)
+        row, end = portion.start, min(portion.start + portion.rows, self._groups[-1].stop if self._groups else 0)
+        parts = []
+        while row < end:
+            if row not in self._group or row < self._start:
+                self._begin_group(row)
+            while row >= self._start + self._batch.num_rows:
+                self._start += self._batch.num_rows
+                self._batch = next(self._batches)
+            parts.append(self._batch.slice(row - self._start, end - row))
+            row += parts[-1].num_rows
+        return pyarrow.Table.from_batches(parts, schema=self._file.schema_arrow)
 
     def _open(self, portion: Portion) -> None:
         import pyarrow.parquet
 
-        file = pyarrow.parquet.ParquetFile(portion.file)
-        groups = [span for span in _spans(file) if span[2] > portion.start]
-        self._path, self._schema, self._batch = portion.file, file.schema_arrow, None
-        self._start = groups[0][1] if groups else portion.start
-        self._batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[at for at, _, _ in groups])
+        if portion.source and not portion.source.startswith(_content(portion.file)):
+            raise ValueError(f"{portion.file} was changed while a job reads it: start the job again")
+        self._file, self._groups, self._group = pyarrow.parquet.ParquetFile(portion.file), [], range(0)
+        for at in range(self._file.num_row_groups):
+            start = self._groups[-1].stop if self._groups else 0
+            self._groups.append(range(start, start + self._file.metadata.row_group(at).num_rows))
+        self._opened = portion.file, portion.source
+
+    def _begin_group(self, row: int) -> None:
+        [at] = [at for at, rows in enumerate(self._groups) if row in rows]
+        self._group = self._groups[at]
+        self._batches = self._file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[at])
+        self._start, self._batch = self._group.start, next(self._batches)
 
 
-def _spans(file: Any) -> Iterator[tuple[int, int, int]]:
-    """By group of rows its first row and the one after its last."""
-    start = 0
-    for at in range(file.num_row_groups):
-        rows = file.metadata.row_group(at).num_rows
-        yield at, start, start + rows
-        start += rows
+def _content(path: str) -> str:
+    """What tells the content of a Parquet file: a digest of its footer, which has the sizes, the places and mostly the extremes of all
+    columns, and of its size."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 8, 0))
+        # The length of the footer, and four letters.
+        footer = int.from_bytes(file.read(4), "little") + 8
+        file.seek(max(size - footer, 0))
+        return hashlib.sha256(b"%d %b" % (size, file.read())).hexdigest()[:32]
+
+
+def _marked(file: Any) -> Portion | None:
+    """What a file of the output was made of; `None`: it does not say so, or as another version does."""
+    told = (file.schema_arrow.metadata or {}).get(_MARK)
+    try:
+        return Portion(**json.loads(told)) if told else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _sync(path: str) -> None:
+    """Waits until a file, or the names of a folder, will survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems of networks have no such thing for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
+            raise
+    finally:
+        os.close(descriptor)

@@ -28,8 +28,8 @@ class _Portions:
         self.done_keys = ray.get(done_keys) if isinstance(done_keys, ray.ObjectRef) else done_keys
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        portions = zip(batch["file"], batch["start"], batch["rows"], strict=True)
-        each = [Portion(str(file), int(start), int(rows)) for file, start, rows in portions]
+        portions = zip(batch["file"], batch["start"], batch["rows"], batch["source"], strict=True)
+        each = [Portion(str(file), int(start), int(rows), str(source)) for file, start, rows, source in portions]
         done = [self.job.run(portion, self.done_keys, self.embedder, self.reader) for portion in each]
         return batch | {"written": [rows for rows, _ in done], "told": [told for _, told in done]}
 
@@ -54,11 +54,14 @@ def embed_parquet(
     `.lance`; how many rows this run has written.
 
     Started again, it computes only the keys that are missing in `output`; no key is there twice. The files must be in a place
-    that all nodes see. A Lance dataset is for one job at a time. `concurrency` is how many processes compute; `settings` are those of `magray.Encoder`.
+    that all nodes see, and those of the input must not change while the job runs. A Lance dataset is for one job at a time. `concurrency` is
+    how many processes compute; `settings` are those of `magray.Encoder`.
     """
     job = Job((inputs,) if isinstance(inputs, str) else tuple(inputs), output, key, text, vectors, portion)
-    whole, done_keys = job.done()
-    left = [one for one in job.plan() if one not in whole]
+    job.remove_unfinished()
+    planned = job.plan()
+    whole, done_keys = job.done(planned)
+    left = [one for one in planned if one not in whole]
     if not left:
         return 0
     embedder = Embedder(model, text=text, output=vectors, encode=encode, **settings)

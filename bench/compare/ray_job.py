@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+NODES = 3
 ON_RAY = """
 import json, sys
 import ray
@@ -49,9 +50,11 @@ def main():
     texts = json.loads(Path(settings["folder"], "texts.json").read_text())
     source = Path(settings["folder"], "in.parquet")
     pyarrow.parquet.write_table(pyarrow.table({"id": range(len(texts)), "text": texts}), source)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 << 20})
-    for _ in range(2):
-        cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
+    # Each process has a CPU of a node, and one is left for what Ray does beside them.
+    node = {"num_cpus": settings["threads"] // NODES + 1, "object_store_memory": 200 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    for _ in range(NODES - 1):
+        cluster.add_node(**node)
     try:
         for line in sys.stdin:
             code = ON_RAY if json.loads(line)["on_ray"] else ALONE

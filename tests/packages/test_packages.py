@@ -6,15 +6,20 @@ Runs the program that makes them on a shell script in place of the binary, and r
 import hashlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import types
 import unittest
+from contextlib import redirect_stderr
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "deploy" / "packages"
@@ -36,6 +41,14 @@ RELEASE = {
 
 def run(*words):
     return subprocess.run(words, capture_output=True, text=True)
+
+
+def loaded(program):
+    """A program as a module."""
+    loader = importlib.machinery.SourceFileLoader(program.name, str(program))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(program.name, loader))
+    loader.exec_module(module)
+    return module
 
 
 class Archives(unittest.TestCase):
@@ -130,14 +143,45 @@ class Bill(unittest.TestCase):
 
 class Program(unittest.TestCase):
     def test_a_binary_is_found_from_the_folder_of_the_caller(self):
-        loader = importlib.machinery.SourceFileLoader("make", str(PACKAGES / "make"))
-        make = importlib.util.module_from_spec(importlib.util.spec_from_loader("make", loader))
-        loader.exec_module(make)
+        make = loaded(PACKAGES / "make")
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder, "magray")
             script.write_text("#!/bin/sh\necho magray 1.2.3\n")
             script.chmod(0o755)
             self.assertEqual(make.said(Path(os.path.relpath(script)), "--version"), "magray 1.2.3\n")
+
+
+@unittest.skipUnless(shutil.which("sleep"), "there is no sleep")
+class Systems(unittest.TestCase):
+    def test_a_machine_that_does_not_come_up_is_ended(self):
+        systems, machines = loaded(Path(__file__).parent / "systems"), []
+
+        def begun(*_, **options):
+            machines.append(subprocess.Popen(["sleep", "1000"], **options))
+            return machines[-1]
+
+        def give_up(_):
+            sys.exit("systems: the system did not do it in time")
+
+        with tempfile.TemporaryDirectory() as folder:
+            root, package = Path(folder, "root"), Path(folder, "a.deb")
+            (root / "srv").mkdir(parents=True)
+            package.touch()
+            stubs = {"Popen": begun, "TimeoutExpired": subprocess.TimeoutExpired, "DEVNULL": subprocess.DEVNULL}
+            with mock.patch.multiple(systems, until=give_up, subprocess=types.SimpleNamespace(**stubs)):
+                with self.assertRaisesRegex(SystemExit, "in time"):
+                    systems.of_package(root, package)
+        self.assertEqual(machines[0].poll(), -signal.SIGTERM)
+
+    def test_a_machine_that_does_not_power_off_is_ended(self):
+        systems = loaded(Path(__file__).parent / "systems")
+        for ignored, codes in (("", (-signal.SIGTERM, -signal.SIGKILL)), ("trap '' TERM;", (-signal.SIGKILL,))):
+            machine = subprocess.Popen(["sh", "-c", f"{ignored} echo up; exec sleep 1000"], stdout=subprocess.PIPE)
+            self.assertEqual(machine.stdout.readline(), b"up\n")
+            with mock.patch.multiple(systems, ENDS_WITHIN_S=0.1), redirect_stderr(io.StringIO()):
+                systems.end(machine, ["true"])
+            self.assertIn(machine.poll(), codes)
+            machine.stdout.close()
 
 
 class Unit(unittest.TestCase):

@@ -5,6 +5,7 @@ import gc
 import json
 import pickle
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from installed import EMBEDDER, ENGINE, RANKER, SETTINGS, TOLERANCE, Isolated, run
@@ -127,12 +128,34 @@ class EncoderTest(Isolated):
             self.assertLess(abs(rows - self.encoder.encode([text, "a"])).max(), TOLERANCE)
 
     def test_a_task_that_is_cancelled_cancels_its_work(self):
+        from magray import Cancelled
+
+        engine, kept = self.encoder.engine, []
+        embed, texts = engine._embed, ["the river and the cat " * 50] * 2000
+
+        def kept_alive(*asked):
+            kept.append(embed(*asked))
+            return kept[-1]
+
+        def finished():
+            return sum(device["texts"] for device in engine.status()["devices"])
+
         async def cancelled():
-            task = asyncio.ensure_future(self.encoder.aencode(["the river and the cat " * 50] * 2000))
-            await asyncio.sleep(0)
+            before = finished()
+            # What is dropped is cancelled too: this test keeps it.
+            with mock.patch.object(engine, "_embed", kept_alive):
+                task = asyncio.ensure_future(self.encoder.aencode(texts))
+                while finished() == before:
+                    await asyncio.sleep(0)
             task.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await task
+            # All that the queue still has is computed.
+            while engine.status()["requests"]:
+                await asyncio.sleep(0)
+            self.assertLess(finished() - before, len(texts))
+            with self.assertRaises(Cancelled):
+                kept[0].wait(0)
             return await self.encoder.aencode("a")
 
         np.testing.assert_allclose(asyncio.run(cancelled()), self.encoder.encode("a"), atol=TOLERANCE)

@@ -33,8 +33,8 @@ Examples:
   magray bench generate -m model.gguf --prompt-tokens 2000 --new-tokens 1 --json
   magray bench generate -m model.gguf --prompt-tokens 1030 --known-tokens 1024 --new-tokens 1
 
-Each case is run once before it is timed. tokens/s counts new tokens of all streams \
-from the moment when the last one has its first token until one ends.";
+Each case is run once before it is timed. tokens/s adds up the rates of all streams, \
+each from the moment when the last one has its first token to its own last token.";
 
 /// Prompts of a text begin this many tokens apart.
 const TEXT_STEP: usize = 131;
@@ -59,7 +59,7 @@ pub(crate) struct BenchGenerateArgs {
     /// Times that each case is run; the table shows the median by tokens/s
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Write JSON of this schema: a file, or the schema itself. Tokens count while all answers go on
+    /// Write JSON of this schema: a file, or the schema itself
     #[arg(long, value_name = "FILE|TEXT")]
     json_schema: Option<String>,
     /// Let all prompts begin with the same tokens, this many: the warm-up makes them known

@@ -101,10 +101,12 @@ impl CudaDecoderOps {
         }
         let Some(host) = host else { return Ok(0) };
         stage(masks, vocabulary, &mut host.as_mut_slice()[..words]);
+        let from = host.address();
+        slots[slot].is_read = true;
         context.bind()?;
-        // SAFETY: both hold this many words. The slot is written again only after its mark, which stands behind this copy; the masks
+        // SAFETY: both hold this many words. The slot is written again only after its mark, which is moved behind this copy before; the masks
         // on the GPU are written in the order of the stream.
-        unsafe { self.stream.copy_in(device.address(), host.address(), words * 4) }?;
+        unsafe { self.stream.copy_in(device.address(), from, words * 4) }?;
         Ok(device.address())
     }
 }

@@ -67,8 +67,19 @@ pub(super) struct Slot {
     tokens: PinnedWords,
     pub(super) masks: Option<PinnedWords>,
     rows: usize,
+    /// A copy reads it that the mark does not stand behind yet. It stays so where a step ends early: it failed, or another rank has its rows.
+    pub(super) is_read: bool,
     /// Behind the step's copies.
     done: Mark,
+}
+
+impl Slot {
+    /// Moves its mark behind all that was put in so far.
+    fn mark(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        stream.mark_again(&mut self.done)?;
+        self.is_read = false;
+        Ok(())
+    }
 }
 
 /// Rows whose tokens are chosen at once, at most.
@@ -116,7 +127,7 @@ impl Results {
     /// Moves the mark of the step's batch behind all that was put in so far: should the step not come to its end, its batch is kept until
     /// then.
     pub(super) fn mark_batch(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        stream.mark_again(&mut self.slots[self.next].done)
+        self.slots[self.next].mark(stream)
     }
 
     /// Gives back what steps have taken. Nothing is under way.
@@ -138,12 +149,16 @@ impl Results {
         if self.slots.len() <= self.next {
             let batch = PinnedWords::zeroed(&self.context, 0)?;
             let tokens = PinnedWords::zeroed(&self.context, CHOSEN_MOST)?;
-            self.slots.push(Slot { batch, tokens, masks: None, rows: 0, done: Mark::new(&self.context)? });
+            let done = Mark::new(&self.context)?;
+            self.slots.push(Slot { batch, tokens, masks: None, rows: 0, is_read: false, done });
         }
         // Tokens that were not asked for in time are lost.
         let next = self.next;
         self.waiting.retain(|slot| *slot != next);
         let slot = &mut self.slots[next];
+        if slot.is_read {
+            slot.mark(stream)?;
+        }
         slot.done.wait()?;
         if slot.batch.len() < words {
             slot.batch = PinnedWords::zeroed(&self.context, words.next_power_of_two())?;
@@ -237,9 +252,11 @@ impl CudaDecoderOps {
             draws::stage(&self.choices, &mut slot.batch.as_mut_slice()[self.layout.choices..words]);
         }
         let from = slot.batch.address();
+        // A mark here would be one more for every step; a step that ends early is marked when its slot is wanted again.
+        slot.is_read = true;
         self.cuda.context().bind()?;
-        // SAFETY: both hold this many words. The slot is written again only after its mark, which stands behind this copy; the
-        // batch is written in the order of the stream.
+        // SAFETY: both hold this many words. The slot is written again only after its mark, which is moved behind this copy before
+        // that where no end of the step has moved it; the batch is written in the order of the stream.
         unsafe { self.stream.copy_in(address, from, words * 4) }
     }
 
@@ -328,7 +345,7 @@ impl CudaDecoderOps {
         if let Some(step) = &mut self.results.unchosen {
             (step.slot, step.rows) = (at, rows);
             // Its batch is read until here, whether its tokens are chosen or not.
-            return Ok(self.stream.mark_again(&mut self.results.slots[at].done)?);
+            return Ok(self.results.slots[at].mark(&self.stream)?);
         }
         self.end_step(at, rows)
     }
@@ -344,7 +361,7 @@ impl CudaDecoderOps {
             // SAFETY: both hold this many words; the slot is read only behind its mark.
             unsafe { self.stream.copy_out(slot.tokens.address() as *mut u8, results.chosen.address(), tokens * 4) }?;
         }
-        self.stream.mark_again(&mut slot.done)?;
+        slot.mark(&self.stream)?;
         results.waiting.push_back(at);
         results.next = (at + 1) % UNDER_WAY;
         Ok(())

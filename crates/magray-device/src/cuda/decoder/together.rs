@@ -66,14 +66,20 @@ impl CudaDecoderOps {
             Ok(recorded) => {
                 // It begins when all streams have come here, and they go on when it has ended.
                 gather(ranks)?;
-                if ranks[0].stream.launch(&recorded.1).is_ok() {
-                    scatter(ranks)?;
-                    if let Some(joined) = &mut ranks[0].joined {
-                        joined.together.known.push(recorded);
+                match ranks[0].stream.launch(&recorded.1) {
+                    Ok(()) => {
+                        scatter(ranks)?;
+                        keep(ranks, recorded);
                     }
-                } else {
-                    refuse(ranks);
-                    put_pieces(ranks, &recorded.0)?;
+                    // A recording takes memory of the GPU when it is launched: that may be there the next time.
+                    Err(CudaError::OutOfMemory) => {
+                        put_pieces(ranks, &recorded.0)?;
+                        keep(ranks, recorded);
+                    }
+                    Err(_) => {
+                        refuse(ranks);
+                        put_pieces(ranks, &recorded.0)?;
+                    }
                 }
             }
             Err(all) => put_pieces(ranks, &all)?,
@@ -114,6 +120,13 @@ impl CudaDecoderOps {
     /// What is put into this rank's stream from now on waits for the mark of another, which is placed.
     fn wait_for(&self, other: &Self) -> Result<(), CudaError> {
         other.joined.as_ref().map_or(Ok(()), |joined| self.stream.wait_for(&joined.mark))
+    }
+}
+
+/// The recording was used last.
+fn keep(ranks: &mut [CudaDecoderOps], recorded: Recorded) {
+    if let Some(joined) = &mut ranks[0].joined {
+        joined.together.known.push(recorded);
     }
 }
 

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub struct SharedMemory {
     map: MmapRaw,
     fd: OwnedFd,
+    /// Where it begins in what the descriptor names.
+    from: u64,
 }
 
 const WORD_BYTES: usize = 4;
@@ -23,7 +25,7 @@ impl SharedMemory {
             .max(1)
             .checked_mul(WORD_BYTES)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "more shared memory than can be addressed"))?;
-        Self::map(nameless(bytes)?, bytes)
+        Self::map(nameless(bytes)?, 0, bytes)
     }
 
     /// Makes memory of at least this many bytes, which cost nothing before they are touched.
@@ -46,15 +48,25 @@ impl SharedMemory {
             let message = format!("shared memory of {there} bytes was handed over, where {bytes} are needed");
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
-        Self::map(fd, bytes)
+        Self::map(fd, 0, bytes)
     }
 
-    fn map(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
-        let map = MmapOptions::new().len(bytes).map_raw(fd.as_raw_fd())?;
-        Ok(Self { map, fd })
+    /// These bytes of it as memory of its own, by a mapping of their own. They begin at a multiple of a page.
+    pub fn part(&self, bytes: Range<u64>) -> io::Result<Self> {
+        if bytes.is_empty() || bytes.end > self.bytes() as u64 {
+            let message = format!("bytes {bytes:?} are not in shared memory of {}", self.bytes());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        // Both ends were found to be inside of what is mapped.
+        Self::map(self.fd.try_clone()?, self.from + bytes.start, (bytes.end - bytes.start) as usize)
     }
 
-    /// Identifies it for another process.
+    fn map(fd: OwnedFd, from: u64, bytes: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().offset(from).len(bytes).map_raw(fd.as_raw_fd())?;
+        Ok(Self { map, fd, from })
+    }
+
+    /// Identifies it for another process; of a part it names the whole.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -72,7 +84,7 @@ impl SharedMemory {
     /// Copies bytes out, from the byte `at` on. Faster than through the map where many are wanted once: no page has to be
     /// brought into this process's memory first.
     pub fn read_at(&self, at: usize, mut out: &mut [u8]) -> io::Result<()> {
-        let mut at = at as u64;
+        let mut at = self.place(at, out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         while !out.is_empty() {
             match rustix::io::pread(&self.fd, &mut *out, at) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -89,7 +101,7 @@ impl SharedMemory {
 
     /// Copies bytes in, from the byte `at` on. Where there is no memory left for them it fails, and no process is killed.
     pub(crate) fn write_at(&self, at: usize, mut bytes: &[u8]) -> io::Result<()> {
-        let mut at = at as u64;
+        let mut at = self.place(at, bytes.len()).ok_or(io::ErrorKind::WriteZero)?;
         while !bytes.is_empty() {
             match rustix::io::pwrite(&self.fd, bytes, at) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -104,6 +116,12 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Where bytes are in what the descriptor names, if all of them are here.
+    fn place(&self, at: usize, bytes: usize) -> Option<u64> {
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= self.bytes());
+        fits.then(|| self.from + at as u64)
+    }
+
     /// Where it lies in this process, for a device that reads and writes it by itself.
     pub(crate) fn address(&self) -> *mut u8 {
         self.map.as_mut_ptr()
@@ -116,7 +134,7 @@ impl SharedMemory {
         match self.map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len()) {
             // A system that does not know the call can still be asked for the memory alone.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                let (at, bytes) = (range.start as u64, range.len() as u64);
+                let (at, bytes) = (self.from + range.start as u64, range.len() as u64);
                 Ok(rustix::fs::fallocate(&self.fd, rustix::fs::FallocateFlags::empty(), at, bytes)?)
             }
             done => done,
@@ -244,6 +262,26 @@ mod tests {
         taken.read_at(4001, &mut bytes).unwrap();
         assert_eq!(bytes[..5], [2, 3, 30, 31, 6]);
         assert!(made.write_at((1 << 20) - 1, &[1, 2]).is_err(), "beyond the end");
+    }
+
+    #[test]
+    fn a_part_is_memory_of_its_own_in_the_same_place() {
+        let whole = SharedMemory::of_bytes(3 << 16).unwrap();
+        let part = whole.part(1 << 16..(2 << 16) + 10).unwrap();
+        assert_eq!(part.bytes(), (1 << 16) + 10);
+        part.write_at(3, &[7, 8]).unwrap();
+        part.write(2, &[9]);
+        let mut bytes = [0; 9];
+        whole.read_at((1 << 16) + 3, &mut bytes).unwrap();
+        assert_eq!(bytes, [7, 8, 0, 0, 0, 9, 0, 0, 0]);
+        part.populate(0..4096).unwrap();
+        let inner = part.part(1 << 16..(1 << 16) + 10).unwrap();
+        whole.write_at(2 << 16, &[5]).unwrap();
+        inner.read_at(0, &mut bytes[..1]).unwrap();
+        assert_eq!(bytes[0], 5);
+        assert!(whole.part(0..(3 << 16) + 1).is_err() && part.part(1 << 16..2 << 16).is_err());
+        assert!(whole.part(1 << 16..1 << 16).is_err(), "nothing");
+        assert!(part.write_at(1 << 16, &[0; 11]).is_err() && inner.read_at(10, &mut bytes).is_err(), "not its own");
     }
 
     #[test]

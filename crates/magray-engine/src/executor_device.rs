@@ -33,18 +33,18 @@ pub enum ExecutorDevice {
 }
 
 impl ExecutorDevice {
-    /// The compute capability of a real GPU: a model's bytes on it depend on it.
-    pub(crate) fn capability(&self) -> Option<(u32, u32)> {
-        match self {
-            Self::Cuda(device) => Some(device.capability()),
-            Self::CudaGroup(devices) => devices.first().map(CudaDevice::capability),
-            Self::Cpu { .. } | Self::Simulated(_) | Self::SimulatedGroup(_) | Self::Onnx(_) => None,
-        }
-    }
-
     /// Whether weights come to it from the host's memory.
     pub(crate) fn takes_images(&self) -> bool {
-        !matches!(self, Self::Onnx(_) | Self::CudaGroup(_) | Self::SimulatedGroup(_))
+        !matches!(self, Self::Onnx(_))
+    }
+
+    /// How many GPUs it is, or devices in place of them.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::CudaGroup(devices) => devices.len(),
+            Self::SimulatedGroup(gpus) => gpus.len(),
+            Self::Cpu { .. } | Self::Cuda(_) | Self::Simulated(_) | Self::Onnx(_) => 1,
+        }
     }
 
     /// What its driver takes of a limit of memory.

@@ -1,7 +1,7 @@
 //! One suite over all executors that are built in: on the CPU, simulated, and on a GPU where there is one.
 
 use magray_engine::engine::{Engine, EngineOptions, ModelSource, Work};
-use magray_engine::executors::{CudaDevice, ExecutorModel, LayerSplit, OpenExecutor};
+use magray_engine::executors::{CudaDevice, ExecutorModel, GroupLayout, LayerSplit, OpenExecutor};
 use magray_engine::gpu::{GpuOptions, find};
 use magray_engine::spec::decoder::DecoderSource;
 use magray_engine::testing::conformance::{Suite, check_generating};
@@ -53,6 +53,19 @@ fn check_part(executor: &dyn OpenExecutor, is_exact: bool) {
     check_generating(executor, model, is_exact);
 }
 
+/// The same of a model that two GPUs share, by ranks and by stages.
+fn check_group(executor: &dyn OpenExecutor, is_exact: bool) {
+    let folder = tempfile::tempdir().expect("a folder for a model");
+    tiny_decoder::write(folder.path(), 11).expect("a model is written");
+    let two = NonZeroUsize::MIN.saturating_add(1);
+    for (ranks, stages) in [(two, vec![two]), (NonZeroUsize::MIN, vec![NonZeroUsize::MIN; 2])] {
+        let source = ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned()));
+        let group = GroupLayout { ranks, stages, kv_token_bytes: 2 * tiny_decoder::KV_TOKEN_BYTES };
+        let model = ExecutorModel { group: Some(group), ..ExecutorModel::new(source, PrecisionChoice::Auto) };
+        check_generating(executor, model, is_exact);
+    }
+}
+
 #[test]
 fn the_cpu_conforms() {
     suite(&ExecutorDevice::Cpu { threads: Some(2) }).check();
@@ -70,6 +83,8 @@ fn a_simulated_gpu_conforms() {
     let generator = ExecutorDevice::Simulated(SimulatedGpu { kv_bytes: KV_BYTES, ..SimulatedGpu::default() });
     check_generator(&generator, true);
     check_part(&generator, true);
+    let gpu = |index| SimulatedGpu { index, kv_bytes: KV_BYTES, ..SimulatedGpu::default() };
+    check_group(&ExecutorDevice::SimulatedGroup(vec![gpu(0), gpu(1)]), true);
 }
 
 #[test]
@@ -81,6 +96,8 @@ fn a_gpu_conforms() {
             // The suite ends with a fault, after which this process cannot use the GPU any more.
             check_generator(&ExecutorDevice::Cuda(device.clone()), false);
             check_part(&ExecutorDevice::Cuda(device.clone()), false);
+            // Both of its GPUs are this one.
+            check_group(&ExecutorDevice::CudaGroup(vec![device.clone(), device.clone()]), false);
             suite(&ExecutorDevice::Cuda(device)).check();
         }
         Err(declined) => magray_skip::test(Need::Gpu, declined),

@@ -130,8 +130,12 @@ pub(super) fn start(options: &EngineOptions) -> Result<Running, LoadError> {
     };
     let specs: Vec<DeviceSpec> = std::iter::once(cpu).chain(gpus.iter().map(gpu)).collect();
     let dividing = Dividing::new(&options.encoder, &gpus, (threads, host), formed);
-    let division = |(at, model): (usize, &EngineModel)| dividing.of(model, models.packer.spec(at));
-    let divisions = options.models.iter().enumerate().map(division).collect::<Result<Vec<_>, _>>()?;
+    let division = |(at, model): (usize, &EngineModel)| {
+        dividing.of(model, models.packer.spec(at)).inspect(|one| dividing.take(one))
+    };
+    let mut divisions = options.models.iter().enumerate().map(division).collect::<Result<Vec<_>, _>>()?;
+    // What a model cannot do without comes first, of all models.
+    divisions.iter_mut().for_each(|division| dividing.stand_in(division));
     for (at, (division, model)) in divisions.iter().zip(&options.models).enumerate() {
         division.tell(&model.name);
         if division.is_off_cpu {
@@ -305,6 +309,7 @@ fn later_models(
         in_workers: Arc::new(options.models.iter().zip(divisions).map(in_worker).collect()),
         dividing,
         layers: divisions.iter().map(|division| division.told.clone()).collect(),
+        in_host: divisions.iter().map(Division::in_host).collect(),
         asked,
         kv,
         expected,

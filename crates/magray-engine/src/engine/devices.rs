@@ -29,8 +29,17 @@ pub(super) struct Devices {
     pub(super) reason: Option<Reason>,
     /// Where work goes that does not say.
     pub(super) allowed: Allowed,
-    /// GPUs that were not enough for another group.
-    pub(super) left: Vec<DeviceName>,
+    /// GPUs that no group has.
+    pub(super) left: Vec<(DeviceName, LeftOver)>,
+}
+
+/// Why no group has a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeftOver {
+    /// There were not enough for another group.
+    TooFew,
+    /// It was given up before: a group with it would be out too.
+    GivenUp,
 }
 
 /// A GPU, real or simulated.
@@ -238,11 +247,15 @@ impl Devices {
             DeviceName::Cpu | DeviceName::Simulated(_) | DeviceName::Onnx(_) => DeviceChoice::Auto,
         };
         let known: Vec<String> = self.gpus.iter().flat_map(Gpu::names).map(|name| name.to_string()).collect();
-        let why = match (self.left.contains(&name), &*known) {
-            (true, _) => {
+        let left = self.left.iter().find(|(left, _)| *left == name);
+        let why = match (left, &*known) {
+            (Some((_, LeftOver::TooFew)), _) => {
                 "which is left over: the GPUs are in groups (gpu.multi_gpu.strategy), and it is not enough for one"
             }
-            (false, []) => "which is not there or not used: no GPU is",
+            (Some((_, LeftOver::GivenUp)), _) => {
+                "which was given up and is in no group: return it (magray gpu reset) and start magray again"
+            }
+            (None, []) => "which is not there or not used: no GPU is",
             _ => "which is not there or not used",
         };
         let known = if known.is_empty() { String::new() } else { format!("; there are {}", known.join(", ")) };

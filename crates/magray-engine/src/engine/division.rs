@@ -13,9 +13,10 @@ use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::ledger::Ledger;
 use magray_core::schedule::PartInWorkers;
 use magray_core::several_gpus::{MAKE_IT_FIT, Refused, size};
-use magray_core::{CpuPath, DeviceName};
+use magray_core::{CpuPath, DeviceChoice, DeviceName};
 use magray_device::KvFormat;
 use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What models are divided by.
 pub(super) struct Dividing {
@@ -23,7 +24,9 @@ pub(super) struct Dividing {
     kv: KvFormat,
     threads: NonZeroUsize,
     path: Option<CpuPath>,
-    host: HostMemory,
+    host: Mutex<HostMemory>,
+    /// Whether the CPU computes models that GPUs have too.
+    cpu_stands_in: bool,
     gpus: Vec<Room>,
     /// Where GPUs are groups.
     grouping: Option<Grouping>,
@@ -56,8 +59,10 @@ pub(super) struct Division {
     pub(super) group: Option<GroupLayout>,
     /// What they have of its memory.
     pub(super) in_workers: Option<PartInWorkers>,
-    /// What those that may have the model take of the host's memory for the layers of the CPU, all together.
+    /// What the layers of the CPU take of the host's memory, in all workers that may have the model together, or in this process.
     host_bytes: u64,
+    /// What all of it takes beside that where the CPU is to stand in for GPUs.
+    stand_in_bytes: u64,
     /// What people are told.
     pub(super) told: Option<LayersOnGpu>,
     /// It is what they asked for.
@@ -86,48 +91,74 @@ impl Dividing {
             kv: options.kv,
             threads: NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN),
             path: options.cpu_path,
-            host,
+            host: Mutex::new(host),
+            cpu_stands_in: !matches!(options.device, DeviceChoice::Cuda(_)),
             gpus: gpus.iter().filter(|gpu| gpu.generates()).map(room).collect(),
             alone: if let Formed::Alone(why) = &formed { Some(why.clone()) } else { None },
             grouping: if let Formed::Groups(grouping) = formed { Some(grouping) } else { None },
         }
     }
 
-    /// Where the layers of a model are; refused where there is no memory for them.
+    /// Where the layers of a model are; refused where there is no memory for them beside the models before it.
     pub(super) fn of(&self, model: &EngineModel, known: &ModelSpec) -> Result<Division, LoadError> {
         let no_place = |refused| LoadError::NoPlace { model: model.name.clone(), refused };
         let Some(spec) = known.generates() else { return Ok(Division::default()) };
-        let of = spec.decoder.layers.len();
-        let alone = |reason: &str| -> Result<LayersOnGpu, LoadError> {
+        let (of, host) = (spec.decoder.layers.len(), *self.host());
+        let alone = |reason: &str| -> Result<Division, LoadError> {
             let told = LayersOnGpu { on_gpu: 0, of, group: None, reason: reason.to_owned(), sums: None };
-            if !self.host.may_have(known, 1)? {
-                self.check_host((self.host.whole(spec)?, 1), &told).map_err(no_place)?;
-            }
-            Ok(told)
+            let host_bytes = host.whole(spec)?;
+            self.check_host((host_bytes, 1), &told).map_err(no_place)?;
+            Ok(Division { told: Some(told), host_bytes, is_expected: true, ..Division::default() })
         };
         if self.asked == GpuLayers::Number(0) {
-            let told = alone("chat.gpu_layers is 0")?;
-            return Ok(Division { told: Some(told), is_expected: true, ..Division::default() });
+            return alone("chat.gpu_layers is 0");
         }
         // Any of them may get it: there is one division for all.
         let may = |gpu: &&Room| model.assigned.is_none_or(|assigned| gpu.names.contains(&assigned));
         let may: Vec<&Room> = self.gpus.iter().filter(may).collect();
         let Some(&room) = may.iter().min_by_key(|gpu| gpu.weights) else {
-            alone("the CPU computes it")?;
-            return Ok(Division::default());
+            return Ok(Division { told: None, ..alone("the CPU computes it")? });
         };
         let is_small = || spec.weight_bytes.saturating_mul(GROWTH_MOST) <= room.weights;
         if self.grouping.is_none() && self.asked == GpuLayers::Auto && is_small() {
             let all = |reason: &String| LayersOnGpu { on_gpu: of, of, group: None, reason: reason.clone(), sums: None };
             return Ok(Division {
                 told: self.alone.as_ref().map(all),
-                is_off_cpu: !self.host.may_have(known, 1)?,
+                stand_in_bytes: self.stand_in_bytes(host.whole(spec)?),
                 ..Division::default()
             });
         }
         let files = DecoderFiles::of(&spec.source)?;
-        let bytes = Sizes { gpu: sizes(&files, room.is_simulated)?, cpu: self.host.sizes(&files)? };
+        let bytes = Sizes { gpu: sizes(&files, room.is_simulated)?, cpu: host.sizes(&files)? };
         self.placed(spec, &bytes, (room, may.len() as u64)).map_err(no_place)
+    }
+
+    /// The layers of the CPU have their memory from now on.
+    pub(super) fn take(&self, division: &Division) {
+        self.host().take(division.host_bytes);
+    }
+
+    /// Lets the CPU stand in for GPUs where there is room for all of the model beside what was taken, and takes that.
+    pub(super) fn stand_in(&self, division: &mut Division) {
+        let mut host = self.host();
+        division.is_off_cpu = division.stand_in_bytes > host.for_weights();
+        if division.is_off_cpu {
+            division.stand_in_bytes = 0;
+        }
+        host.take(division.stand_in_bytes);
+    }
+
+    /// A model that had so much of the host's memory has gone.
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.host().give_back(bytes);
+    }
+
+    fn host(&self) -> MutexGuard<'_, HostMemory> {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stand_in_bytes(&self, whole: u64) -> u64 {
+        if self.cpu_stands_in { whole } else { 0 }
     }
 
     /// A model whose parts take so much, on GPUs that have this room, by so many workers.
@@ -136,10 +167,9 @@ impl Dividing {
             Some(grouping) => self.on_group(spec, bytes, grouping, on)?,
             None => self.on_gpu(spec, bytes, on)?,
         };
-        let both = bytes.cpu.whole().saturating_add(placed.host_bytes);
         // With a part in workers it is not the CPU's alone.
-        let is_off_cpu = placed.in_workers.is_some() && both > self.host.for_weights();
-        Ok(Division { is_off_cpu, ..placed })
+        let stand_in_bytes = if placed.in_workers.is_some() { self.stand_in_bytes(bytes.cpu.whole()) } else { 0 };
+        Ok(Division { stand_in_bytes, ..placed })
     }
 
     /// On one GPU: all of its layers, or as many of the last as there is room for.
@@ -162,14 +192,19 @@ impl Dividing {
 
     /// Refuses what the CPU is to have of a model, so many times, where there is no memory for it.
     fn check_host(&self, (each, copies): (u64, u64), told: &LayersOnGpu) -> Result<(), Refused> {
-        let (all, available) = (each.saturating_mul(copies), self.host.available());
+        let (all, host) = (each.saturating_mul(copies), *self.host());
+        let available = host.available();
         if all <= available {
             return Ok(());
         }
-        let (left, has, missing) = (size(each), size(available), size(all - available));
+        let (left, has, missing) = (size(each), size(host.at_start()), size(all - available));
         let times = if copies > 1 { format!(" in each of {copies} workers") } else { String::new() };
+        let others = match host.granted() {
+            0 => String::new(),
+            granted => format!(", of which other models have {}", size(granted)),
+        };
         Err(Refused(format!(
-            "{told}; that leaves {left}{times} to the CPU, and its memory has {has} available: {missing} are missing; {MAKE_IT_FIT}"
+            "{told}; that leaves {left}{times} to the CPU, and its memory has {has} available{others}: {missing} are missing; {MAKE_IT_FIT}"
         )))
     }
 
@@ -192,7 +227,8 @@ impl Dividing {
             0 => 0,
             _ => bytes.cpu.first(cpu_layers).saturating_mul(workers),
         };
-        let has_room = |cpu_layers: usize| left(cpu_layers) <= self.host.for_weights();
+        let for_weights = self.host().for_weights();
+        let has_room = |cpu_layers: usize| left(cpu_layers) <= for_weights;
         let count = room.names.len() as u64;
         let each = room.weights / count;
         let Some(placed) = grouping.place(spec, &needs, (each, token_bytes), has_room) else {
@@ -204,8 +240,9 @@ impl Dividing {
                 size(each)
             );
             let told = LayersOnGpu { on_gpu: 0, of, group: None, reason, sums: None };
-            self.check_host((bytes.cpu.whole(), 1), &told)?;
-            return Ok(Division { told: Some(told), is_kept_off: true, ..Division::default() });
+            let host_bytes = bytes.cpu.whole();
+            self.check_host((host_bytes, 1), &told)?;
+            return Ok(Division { told: Some(told), is_kept_off: true, host_bytes, ..Division::default() });
         };
         let OnGroup { mut layout, cpu_layers, bytes } = placed;
         let host_bytes = left(cpu_layers);
@@ -268,6 +305,11 @@ impl Dividing {
 }
 
 impl Division {
+    /// What it was granted of the host's memory.
+    pub(super) fn in_host(&self) -> u64 {
+        self.host_bytes.saturating_add(self.stand_in_bytes)
+    }
+
     /// Says in the log where the layers of a model are, unless all are on one device by default.
     pub(super) fn tell(&self, model: &str) {
         match &self.told {

@@ -32,6 +32,11 @@ pub(super) trait ExecutorHandle: Send + Sync {
         None
     }
 
+    /// How many GPUs it is: what one of them has alone counts as often.
+    fn gpus(&self) -> usize {
+        1
+    }
+
     /// The arithmetic it has for a model.
     fn precision(&self, model: usize) -> Precision;
 

@@ -1,12 +1,13 @@
 //! Makes groups of the GPUs, where a language model needs several of them or the settings say so, and divides models between their GPUs.
 //! Starts nothing, and reads no more than how large tensors are.
 
-use super::devices::{Devices, Gpu};
+use super::devices::{Devices, Gpu, LeftOver};
 use super::host_memory::HostMemory;
 use super::{EngineModel, EngineOptions};
 use crate::decoder::{DecoderBytes, DecoderFiles, LinearBytes, stored_bytes};
 use crate::encoder::LoadError;
 use crate::executors::{GpuLayers, GroupLayout};
+use crate::health;
 use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::DeviceName;
 use magray_core::ledger::Ledger;
@@ -60,7 +61,8 @@ pub(super) fn form<'a>(
     host: HostMemory,
     spec: impl Fn(usize) -> &'a ModelSpec,
 ) -> Result<(Devices, Formed), LoadError> {
-    let (count, strategy) = (devices.gpus.len(), options.strategy);
+    let (gpus, given_up) = in_service(&devices.gpus, &health::Ledger::open(options.encoder.gpu.state_file.clone()));
+    let (count, strategy) = (gpus.len(), options.strategy);
     let is_divided = options.encoder.gpu_layers != GpuLayers::Auto;
     let asked = match strategy {
         Strategy::Tensor => Some("tensor"),
@@ -68,21 +70,21 @@ pub(super) fn form<'a>(
         Strategy::Auto | Strategy::Data => None,
     };
     if let Some(word) = asked.filter(|_| count == 1) {
-        let name = devices.gpus[0].name;
-        let why = format!("gpu.multi_gpu.strategy is {word}, and {name} is the only GPU: it computes by itself");
+        let (name, only) = (gpus[0].name, if given_up.is_empty() { "" } else { " that was not given up" });
+        let why = format!("gpu.multi_gpu.strategy is {word}, and {name} is the only GPU{only}: it computes by itself");
         return Ok((devices, Formed::Alone(why)));
     }
     if count < 2
-        || !devices.gpus.iter().all(Gpu::generates)
+        || !gpus.iter().all(Gpu::generates)
         || strategy == Strategy::Data
         || (strategy == Strategy::Auto && is_divided)
     {
         return Ok((devices, Formed::Single));
     }
     let limit = options.encoder.gpu.rules.memory_limit_bytes;
-    let is_simulated = devices.gpus.iter().all(|gpu| gpu.info.is_none());
+    let is_simulated = gpus.iter().all(|gpu| gpu.info.is_none());
     // The GPUs of a group have equal parts of its memory: each counts as the one that has least.
-    let least = devices.gpus.iter().map(|gpu| Ledger::new(gpu.memory(limit)).room()).min().unwrap_or(0);
+    let least = gpus.iter().map(|gpu| Ledger::new(gpu.memory(limit)).room()).min().unwrap_or(0);
     let machine = Machine { gpu_bytes: vec![least; count], host_bytes: host.for_weights(), speeds: Speeds::default() };
     let mut chosen: Option<(Plan, ModelNeeds)> = None;
     for (at, model) in options.models.iter().enumerate() {
@@ -106,16 +108,36 @@ pub(super) fn form<'a>(
     }
     let Some((plan, needs)) = chosen.filter(|(plan, _)| !plan.is_alone()) else { return Ok((devices, Formed::Single)) };
     let size = plan.gpus();
-    if count % size > 0 {
-        devices.left = devices.gpus[count - count % size..].iter().map(|gpu| gpu.name).collect();
-        let left: Vec<String> = devices.left.iter().map(ToString::to_string).collect();
-        let left = left.join(", ");
+    // Those that were given up wait in groups of their own for their reset.
+    let (groups, waiting) = (gpus.chunks_exact(size), given_up.chunks_exact(size));
+    let (too_few, out) = (groups.remainder(), waiting.remainder());
+    devices.gpus = groups.chain(waiting).map(Gpu::group).collect();
+    let left = |gpus: &[Gpu], why| gpus.iter().map(|gpu| (gpu.name, why)).collect::<Vec<_>>();
+    devices.left = [left(too_few, LeftOver::TooFew), left(out, LeftOver::GivenUp)].concat();
+    let mut reason = plan.reason;
+    if !too_few.is_empty() {
+        let left = listed(too_few);
         tracing::warn!(target: "magray::engine", left, size, "GPUs that are not enough for another group are not used");
     }
-    devices.gpus = devices.gpus.chunks_exact(size).map(Gpu::group).collect();
-    let grouping = Grouping { ranks: plan.ranks, stages: plan.stages.len(), needs, reason: plan.reason };
+    if !out.is_empty() {
+        let left = listed(out);
+        reason += &format!("; no group has {left}, given up before: magray gpu reset, and start magray again");
+    }
+    let grouping = Grouping { ranks: plan.ranks, stages: plan.stages.len(), needs, reason };
     tracing::info!(target: "magray::engine", groups = devices.gpus.len(), size, "GPUs compute together: {}", grouping.reason);
     Ok((devices, Formed::Groups(grouping)))
+}
+
+/// The GPUs that groups are planned for, and those that were given up: a group is out with any of its GPUs. Where all were given up it is
+/// planned for all.
+fn in_service(gpus: &[Gpu], ledger: &health::Ledger) -> (Vec<Gpu>, Vec<Gpu>) {
+    let is_out = |gpu: &Gpu| gpu.uuids.iter().any(|uuid| ledger.is_out(uuid).is_some());
+    let (out, well): (Vec<Gpu>, Vec<Gpu>) = gpus.iter().cloned().partition(is_out);
+    if well.is_empty() { (out, well) } else { (well, out) }
+}
+
+fn listed(gpus: &[Gpu]) -> String {
+    gpus.iter().map(|gpu| gpu.name.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 fn may_use_gpus(model: &EngineModel) -> bool {
@@ -186,9 +208,60 @@ impl Grouping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::devices::find;
     use crate::executors::ModelSource;
     use crate::spec::decoder::DecoderSource;
-    use crate::testing::tiny_decoder;
+    use crate::testing::{SimulatedGpu, tiny_decoder};
+    use magray_core::DeviceChoice;
+    use magray_core::schedule::Fallback;
+    use std::path::Path;
+
+    /// GPUs of which two have room for the model, where some were given up.
+    fn formed(folder: &Path, gpus: usize, strategy: Strategy, given_up: &[&str]) -> (Devices, Formed) {
+        tiny_decoder::write(folder, 4).unwrap();
+        let source = ModelSource::Decoder(DecoderSource::Path(folder.to_owned()));
+        let spec = source.spec().unwrap();
+        let mut options = EngineOptions { strategy, ..EngineOptions::on_cpu(vec![source.into()]) };
+        options.encoder.device = DeviceChoice::Auto;
+        let state_file = folder.join("gpus.json");
+        let mut ledger = health::Ledger::open(Some(state_file.clone()));
+        ledger.reset(None).unwrap();
+        given_up.iter().for_each(|uuid| ledger.give_up(uuid, Fallback::Unhealthy).unwrap());
+        options.encoder.gpu.state_file = Some(state_file);
+        let gpu = |index| SimulatedGpu { index, memory_bytes: 150 << 10, kv_bytes: 1 << 16, ..SimulatedGpu::default() };
+        options.simulated_gpus = (0..gpus).map(gpu).collect();
+        let devices = find(&options).unwrap();
+        form(devices, &options, HostMemory::with(0), |_| &spec).unwrap()
+    }
+
+    #[test]
+    fn gpus_that_were_given_up_make_no_group_while_others_can() {
+        let folder = tempfile::tempdir().unwrap();
+        let sim = DeviceName::Simulated;
+        let names = |devices: &Devices| devices.gpus.iter().map(Gpu::names).collect::<Vec<_>>();
+        let (devices, formed_) = formed(folder.path(), 3, Strategy::Auto, &["SIM-0"]);
+        assert_eq!((names(&devices), &*devices.left), (vec![vec![sim(1), sim(2)]], &[(sim(0), LeftOver::GivenUp)][..]));
+        let Formed::Groups(grouping) = formed_ else { panic!("they make a group") };
+        assert!(
+            grouping.reason.contains("no group has sim:0, given up before: magray gpu reset"),
+            "{}",
+            grouping.reason
+        );
+        let refused = devices.allowed_for(Some(sim(0))).unwrap_err().to_string();
+        assert!(refused.contains("assigned to sim:0, which was given up and is in no group"), "{refused}");
+        let (devices, _) = formed(folder.path(), 4, Strategy::Auto, &["sim-1"]);
+        assert_eq!(names(&devices), [[sim(0), sim(2)]]);
+        assert_eq!(devices.left, [(sim(3), LeftOver::TooFew), (sim(1), LeftOver::GivenUp)]);
+        // These wait for a reset.
+        let (devices, _) = formed(folder.path(), 4, Strategy::Auto, &["SIM-0", "SIM-2"]);
+        assert_eq!((names(&devices), devices.left.len()), (vec![vec![sim(1), sim(3)], vec![sim(0), sim(2)]], 0));
+        let (devices, _) = formed(folder.path(), 2, Strategy::Auto, &["SIM-0", "SIM-1"]);
+        assert_eq!((names(&devices), devices.left.len()), (vec![vec![sim(0), sim(1)]], 0));
+        // The one that is left computes by itself, and the other does when it is reset.
+        let (devices, formed_) = formed(folder.path(), 2, Strategy::Pipeline, &["SIM-0"]);
+        assert_eq!((names(&devices), devices.left.len()), (vec![vec![sim(0)], vec![sim(1)]], 0));
+        assert!(matches!(formed_, Formed::Alone(why) if why.contains("sim:1 is the only GPU that was not given up")));
+    }
 
     #[test]
     fn a_model_lies_on_ranks_and_stages_and_counts_as_its_fullest_gpu() {

@@ -1,10 +1,10 @@
-//! What the host's memory has for the weights of language models, as it was when the engine started.
-//! Holds nothing of it: who places a model asks.
+//! What the host's memory has for the weights of language models: what was available when the engine started, less what models were granted.
+//! Holds nothing of it: who places a model asks, takes and gives back.
 
 use super::EngineOptions;
 use crate::decoder::{DecoderBytes, DecoderFiles};
 use crate::encoder::LoadError;
-use crate::executors::cpu::available_bytes;
+use crate::executors::available_memory::available_bytes;
 use crate::spec::decoder::DecoderSource;
 use crate::spec::{GenerateSpec, ModelSpec};
 use magray_core::CpuPath;
@@ -17,7 +17,9 @@ pub(super) const GROWTH_MOST: u64 = 4;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostMemory {
     /// Bytes that were free for programs; all that can be where the system does not say.
-    available: u64,
+    at_start: u64,
+    /// What models were granted of that.
+    granted: u64,
     /// How the CPU computes, which decides the form of its weights.
     path: CpuPath,
 }
@@ -35,17 +37,38 @@ impl HostMemory {
 
     /// One with so many bytes, for weights as they are stored; none: it is not known.
     pub(super) fn with(available: u64) -> Self {
-        Self { available: if available == 0 { u64::MAX } else { available }, path: CpuPath::Portable }
+        let at_start = if available == 0 { u64::MAX } else { available };
+        Self { at_start, granted: 0, path: CpuPath::Portable }
     }
 
-    /// More than this cannot be there at once.
+    /// More than this cannot be there at once, for all models together.
+    pub(super) fn at_start(self) -> u64 {
+        self.at_start
+    }
+
+    /// What models were granted of it.
+    pub(super) fn granted(self) -> u64 {
+        self.granted
+    }
+
+    /// What can still be had.
     pub(super) fn available(self) -> u64 {
-        self.available
+        self.at_start.saturating_sub(self.granted)
     }
 
-    /// What weights may take of it beside all else: three quarters.
+    /// What more weights may take of it beside all else: three quarters are for weights.
     pub(super) fn for_weights(self) -> u64 {
-        self.available / 4 * 3
+        (self.at_start / 4 * 3).saturating_sub(self.granted)
+    }
+
+    /// A model has so much of it from now on.
+    pub(super) fn take(&mut self, bytes: u64) {
+        self.granted = self.granted.saturating_add(bytes);
+    }
+
+    /// A model has it no more.
+    pub(super) fn give_back(&mut self, bytes: u64) {
+        self.granted = self.granted.saturating_sub(bytes);
     }
 
     /// What the parts of a language model take of it where the CPU computes them.
@@ -53,7 +76,7 @@ impl HostMemory {
         Ok(DecoderBytes::of(files, |source, _| decoder_linear_bytes(self.path, source))?)
     }
 
-    /// What all of one takes.
+    /// What all of one takes where the CPU computes it.
     pub(super) fn whole(self, spec: &GenerateSpec) -> Result<u64, LoadError> {
         match &spec.source {
             DecoderSource::Path(_) => Ok(self.sizes(&DecoderFiles::of(&spec.source)?)?.whole()),
@@ -62,12 +85,15 @@ impl HostMemory {
         }
     }
 
-    /// Whether it has room for so many copies of a model beside all else.
-    pub(super) fn may_have(self, spec: &ModelSpec, copies: u64) -> Result<bool, LoadError> {
+    /// Takes room for so many copies of a model beside all else, where there is some. Encoders are small: they do not count.
+    pub(super) fn take_copies(&mut self, spec: &ModelSpec, copies: u64) -> Result<bool, LoadError> {
         let Some(generate) = spec.generates() else { return Ok(true) };
-        let fit = |bytes: u64| bytes.saturating_mul(copies) <= self.for_weights();
-        // Where there is plenty, no file is looked into.
-        Ok(fit(generate.weight_bytes.saturating_mul(GROWTH_MOST)) || fit(self.whole(generate)?))
+        let bytes = self.whole(generate)?.saturating_mul(copies);
+        let fits = bytes <= self.for_weights();
+        if fits {
+            self.take(bytes);
+        }
+        Ok(fits)
     }
 }
 
@@ -81,12 +107,26 @@ mod tests {
     fn the_cpu_may_have_models_that_the_host_has_room_for() {
         let source = ModelSource::Decoder(DecoderSource::Synthetic("llama-8b".parse().unwrap()));
         let spec = source.spec().unwrap();
-        let may = |bytes| HostMemory::with(bytes).may_have(&spec, 1).unwrap();
+        let may = |bytes| HostMemory::with(bytes).take_copies(&spec, 1).unwrap();
         assert_eq!([22_000_000_000, 20_000_000_000, 0].map(may), [true, false, true], "nothing is known of the last");
-        let copies = |copies| HostMemory::with(44_000_000_000).may_have(&spec, copies).unwrap();
+        let copies = |copies| HostMemory::with(44_000_000_000).take_copies(&spec, copies).unwrap();
         assert_eq!([1, 2, 3].map(copies), [true, true, false]);
         let encoder = ModelSource::Synthetic("tiny".parse().unwrap()).spec().unwrap();
-        assert!(HostMemory::with(1).may_have(&encoder, 1).unwrap(), "encoders are small");
+        assert!(HostMemory::with(1).take_copies(&encoder, 1).unwrap(), "encoders are small");
+    }
+
+    #[test]
+    fn models_share_what_the_host_has() {
+        let source = ModelSource::Decoder(DecoderSource::Synthetic("llama-8b".parse().unwrap()));
+        let spec = source.spec().unwrap();
+        let whole = HostMemory::with(0).whole(spec.generates().unwrap()).unwrap();
+        let mut host = HostMemory::with(whole / 3 * 9);
+        assert_eq!([1, 1, 1].map(|copies| host.take_copies(&spec, copies).unwrap()), [true, true, false]);
+        assert_eq!(host.granted(), 2 * whole, "one that has no room takes none");
+        host.give_back(whole);
+        assert!(host.take_copies(&spec, 1).unwrap());
+        host.take(u64::MAX);
+        assert_eq!((host.available(), host.for_weights()), (0, 0));
     }
 
     #[test]
@@ -101,8 +141,8 @@ mod tests {
             // 32-bit floats are kept in 16 bits, and rows are filled up.
             assert!(kept < stored / 3 * 2, "{path}: {kept} of {stored}");
             // One copy, and not two.
-            let host = HostMemory { available: kept * 4 / 3 + 4, path };
-            assert_eq!([1, 2].map(|copies| host.may_have(&spec, copies).unwrap()), [true, false]);
+            let host = HostMemory { path, ..HostMemory::with(kept * 4 / 3 + 4) };
+            assert_eq!([1, 2].map(|copies| { host }.take_copies(&spec, copies).unwrap()), [true, false]);
         }
     }
 }

@@ -110,7 +110,8 @@ impl Images {
             return Ok(None);
         }
         let mut state = self.lock();
-        if let Some(Image { name, memory, content }) = state.images.get(&(model, form)) {
+        let key = (model, form);
+        if let Some(Image { name, memory, content }) = state.images.get(&key) {
             return Ok(match *content {
                 Content::Filling(_) => None,
                 Content::Filled(bytes) => Some(Handed { image: *name, memory: Arc::clone(memory), bytes: Some(bytes) }),
@@ -121,7 +122,7 @@ impl Images {
         state.last += 1;
         let name = state.last;
         let image = Image { name, memory: Arc::clone(&memory), content: Content::Filling(holder) };
-        state.images.insert((model, form), image);
+        state.images.insert(key, image);
         Ok(Some(Handed { image: name, memory, bytes: None }))
     }
 

@@ -112,6 +112,10 @@ impl ExecutorHandle for InWorker {
         self.0.spec.name
     }
 
+    fn gpus(&self) -> usize {
+        self.0.spec.worker.device.count()
+    }
+
     fn precision(&self, model: usize) -> Precision {
         // There is no answer yet of a worker that has not told.
         self.0.lock().told.of(model).map_or(Precision::F32, |told| told.precision)

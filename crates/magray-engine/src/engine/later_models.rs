@@ -40,6 +40,8 @@ pub(super) struct LaterModels {
     pub(super) dividing: Dividing,
     /// By model: where its layers are, where that is to be told.
     pub(super) layers: Roster<Option<LayersOnGpu>>,
+    /// By model: what it was granted of the host's memory.
+    pub(super) in_host: Roster<u64>,
     /// Whether a GPU has memory for the state of sequences.
     pub(super) gpus_generate: bool,
     /// Whether all that have keep keys and values like this.
@@ -129,10 +131,13 @@ impl Engine {
         let _only_one = later.adding.lock().unwrap_or_else(PoisonError::into_inner);
         packer.has_room()?;
         running.choices.check_assigned(model.assigned)?;
-        let division = later.dividing.of(&model, &reader.spec)?;
-        division.tell(&model.name);
+        let mut division = later.dividing.of(&model, &reader.spec)?;
         // The first of these may fail; from then on they do not, since all have as much room as it.
         packer.add(&model, &reader)?;
+        later.dividing.take(&division);
+        later.dividing.stand_in(&mut division);
+        later.in_host.push(division.in_host())?;
+        division.tell(&model.name);
         let bytes = packer.bytes(running.readers.len(), later.expected);
         let plan = later.plan(&model, &reader.spec, bytes, &division);
         let Division { split, group, told, is_off_cpu, .. } = division;
@@ -163,7 +168,11 @@ impl Engine {
         let started = Instant::now();
         self.dispatcher().wait_until_unused(model, most);
         match self.dispatcher().remove_model(model, most.saturating_sub(started.elapsed())) {
-            true => Ok(()),
+            true => {
+                self.0.later.dividing.give_back(self.0.later.in_host[model]);
+                Ok(())
+            }
+            // Its memory counts as taken from then on: no one is told when it has left.
             false => Err(EngineError::NotYet { within: most }),
         }
     }

@@ -70,7 +70,7 @@ impl Models {
         models: &[EngineModel],
         options: &EncoderOptions,
         in_process: Option<&dyn OpenExecutor>,
-        host: HostMemory,
+        mut host: HostMemory,
     ) -> Result<Self, LoadError> {
         let cpu = Arc::new(Cpu::new(options.cpu_path, options.threads)?);
         let specs = models.iter().map(|model| model.source.spec()).collect::<Result<Vec<_>, _>>()?;
@@ -98,8 +98,8 @@ impl Models {
         let (readers, loaded) = std::thread::scope(|scope| {
             let readers = scope.spawn(|| packer.models.iter().map(Packable::reader).collect::<Result<Vec<_>, _>>());
             let bring = |model: usize| -> Result<(), LoadError> {
-                // A worker may need as much: with less room it is waited for until that is known.
-                if host.may_have(packer.spec(model), 2)? {
+                // A worker may need as much: with less room, beside the models before it, it is waited for until that is known.
+                if host.take_copies(packer.spec(model), 2)? {
                     packer.bring(model)?;
                 }
                 Ok(())

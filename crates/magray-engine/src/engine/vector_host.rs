@@ -101,10 +101,11 @@ impl Held {
         collection: CollectionId,
         shape: HeldShape,
     ) -> Result<Self, String> {
-        let name = dispatcher.executors()[usize::from(device.0)].name();
+        let executor = &dispatcher.executors()[usize::from(device.0)];
+        let (name, gpus) = (executor.name(), executor.gpus());
         let wanted = worker::HeldShape { dims: number(shape.dims)?, room: number(shape.room)? };
         let window = VectorWindow::create(wanted).map_err(|error| format!("no shared memory: {error}"))?;
-        let bytes = bytes_of(shape);
+        let bytes = bytes_on(shape, gpus);
         let worker = dispatcher.ask_for_vectors(device, collection, bytes);
         let worker = worker.ok_or_else(|| format!("{name} has no {} MiB to spare now", bytes >> 20))?;
         let (window, opened) = (Mutex::new(window), Instant::now());
@@ -236,6 +237,23 @@ fn bytes_of(shape: HeldShape) -> u64 {
     (shape.room as u64).saturating_mul((padded * 2 + 4 + signs) as u64).saturating_add(SCAN_BYTES)
 }
 
+/// What they count as in the memory of so many GPUs together, of which the first has them.
+fn bytes_on(shape: HeldShape, gpus: usize) -> u64 {
+    bytes_of(shape).saturating_mul(gpus as u64)
+}
+
 fn number(count: usize) -> Result<u32, String> {
     u32::try_from(count).map_err(|_| format!("{count} are more than a GPU takes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_on_a_group_count_as_often_as_it_has_gpus() {
+        let shape = HeldShape { dims: 100, room: 1000, has_signs: true };
+        let one = SCAN_BYTES + 1000 * (128 * 2 + 4 + 32);
+        assert_eq!([1, 4].map(|gpus| bytes_on(shape, gpus)), [one, 4 * one]);
+    }
 }

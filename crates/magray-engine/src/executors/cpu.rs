@@ -3,6 +3,7 @@
 //! Never pads; activations and scratch grow with the largest batch seen and are then used again.
 
 use super::allocated::{Allocated, Held};
+use super::available_memory::{available_bytes, total_bytes};
 use super::cpu_stream::{Planned, Stream, scatter};
 use super::decoder_model::{DecoderModel, SequenceRoom};
 use super::feed::{Bell, Feed, Job};
@@ -228,12 +229,7 @@ pub(crate) struct CpuDevice {
 
 /// Memory for the keys and values of sequences: an eighth of the machine's. Pages cost nothing before they are used.
 pub(crate) fn kv_bytes() -> u64 {
-    (host_memory("MemTotal:") / 8).clamp(KV_BYTES_LEAST, KV_BYTES_MOST)
-}
-
-/// What of the host's memory is free for programs now; 0 where the system does not say.
-pub(crate) fn available_bytes() -> u64 {
-    host_memory("MemAvailable:")
+    (total_bytes() / 8).clamp(KV_BYTES_LEAST, KV_BYTES_MOST)
 }
 
 const KV_BYTES_LEAST: u64 = 128 << 20;
@@ -260,7 +256,7 @@ impl NativeDevice for CpuDevice {
 
     fn memory(&self) -> MemoryStats {
         let allocated = self.allocated.now();
-        let [free, total] = ["MemAvailable:", "MemTotal:"].map(host_memory);
+        let (free, total) = (available_bytes(), total_bytes());
         let peak_allocated = self.allocated.peak().max(allocated);
         MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, ..MemoryStats::default() }
     }
@@ -272,14 +268,19 @@ impl NativeDevice for CpuDevice {
             let ops = self.cpu.decoder();
             let room = SequenceRoom::of(generate, kv_bytes(), kv);
             let model = DecoderModel::load(&self.cpu, ops, generate, room, |never| match never {}, held)?;
-            return Ok(Hosted { model: Box::new(model), precision: Precision::F32, sums: None });
+            return Ok(Hosted { model: Box::new(model), precision: Precision::F32, sums: None, counts: 1 });
         }
         let precision = precision.settle_cpu(self.cpu.has_fast_bf16());
         let model = Model::pack(&*self.cpu, spec, &*source()?, precision).map_err(Failure::of_model)?;
         let weight_bytes = spec.shape.weight_bytes(precision);
         let held = Allocated::hold(&self.allocated, weight_bytes);
         let executor = CpuExecutor::new(Arc::clone(&self.cpu), model);
-        Ok(Hosted { model: Box::new(CpuModel { executor, weight_bytes, _held: held }), precision, sums: None })
+        Ok(Hosted {
+            model: Box::new(CpuModel { executor, weight_bytes, _held: held }),
+            precision,
+            sums: None,
+            counts: 1,
+        })
     }
 
     fn takes_images(&self) -> bool {
@@ -318,12 +319,4 @@ impl NativeModel for CpuModel {
     fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
-}
-
-/// What the system tells of its memory; 0 where it does not tell.
-pub(super) fn host_memory(name: &str) -> u64 {
-    let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = told.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.and_then(|kib| kib.checked_mul(1024)).unwrap_or(0)
 }

@@ -306,7 +306,7 @@ impl CudaHost {
         let ops = self.decoder_ops(&weights)?;
         let of_device = |error| GpuError::from(error).into();
         let model = DecoderModel::new(&self.cuda, (decoder, ops), spec, room, of_device);
-        rehearsed(model, (weights.bytes(), Box::new(weights)), Duration::MAX)
+        rehearsed(model, Box::new(weights), Duration::MAX)
     }
 
     /// A language model whose first layers the CPU computes.
@@ -327,7 +327,7 @@ impl CudaHost {
         let room = SequenceRoom { token_bytes: split.kv_token_bytes, ..room };
         let of_device = |error| GpuError::from(of_gpu(error)).into();
         let model = DecoderModel::new(&device, (decoder, ops), spec, room, of_device);
-        rehearsed(model, (weights.bytes(), Box::new(weights)), SPLIT_REHEARSED)
+        rehearsed(model, Box::new(weights), SPLIT_REHEARSED)
     }
 
     /// The CPU that computes the first layers of models that are not here as a whole.
@@ -350,20 +350,20 @@ impl CudaHost {
 /// A language model that holds its weights on the GPU, and has computed steps of all sizes once, as far as there was time.
 pub(super) fn rehearsed<D: DecoderDevice>(
     mut model: DecoderModel<D>,
-    (bytes, weights): (u64, Box<dyn HeldWeights>),
+    weights: Box<dyn HeldWeights>,
     within: Duration,
 ) -> Result<Box<dyn NativeModel>, Failure>
 where
     DecoderModel<D>: NativeModel + 'static,
     D::Error: 'static,
 {
-    model.hold(bytes, weights);
+    model.hold(weights);
     model.rehearse(within)?;
     Ok(Box::new(model))
 }
 
 /// Why weights have no place on the GPU: perhaps for their image.
-fn not_placed(image: Option<&FilledImage>) -> fn(DeviceError) -> Failure {
+pub(super) fn not_placed(image: Option<&FilledImage>) -> fn(DeviceError) -> Failure {
     match image {
         None => |error| GpuError::from(error).into(),
         Some(_) => |error| Failure::of_image(error.into()),
@@ -392,6 +392,7 @@ impl NativeDevice for CudaHost {
             allocated,
             reserved: self.free_bytes_before.saturating_sub(free).max(allocated),
             spare: 0,
+            uneven: 0,
             peak_allocated: context.peak_allocated_bytes(),
             free,
             total,
@@ -411,7 +412,7 @@ impl NativeDevice for CudaHost {
                 None => self.load_decoder(generate, room, image)?,
                 Some(split) => self.load_split(generate, room, split, image)?,
             };
-            return Ok(Hosted { model, precision: Precision::Bf16, sums: None });
+            return Ok(Hosted { model, precision: Precision::Bf16, sums: None, counts: 1 });
         }
         let load =
             |from: WeightsFrom<'_>| CudaExecutor::load(Arc::clone(&self.cuda), self.streams, spec, from, precision);
@@ -419,7 +420,7 @@ impl NativeDevice for CudaHost {
             None => load(WeightsFrom::Files(&*source()?))?,
             Some(image) => load(WeightsFrom::Image(image)).map_err(Failure::of_image)?,
         };
-        Ok(Hosted { model: Box::new(model), precision, sums: None })
+        Ok(Hosted { model: Box::new(model), precision, sums: None, counts: 1 })
     }
 
     fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {

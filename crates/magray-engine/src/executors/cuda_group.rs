@@ -1,19 +1,19 @@
 //! Several GPUs of one worker as one device: language models are computed by all of them together, other models by the first.
 //! Fails as one: whatever breaks one GPU ends the worker, which is replaced with all of them.
 
-use super::cuda::{CudaHost, SPLIT_REHEARSED, rehearsed};
+use super::cuda::{CudaHost, SPLIT_REHEARSED, not_placed, rehearsed};
 use super::cuda_weights::{Grouped, GroupedError, place_group};
 use super::decoder_model::{DecoderModel, SequenceRoom, not_loaded};
-use super::group::{GroupWeights, of_rank, together};
+use super::group::{GroupWeights, VectorsOnFirst, of_rank, together};
 use super::held_weights::HeldWeights;
 use super::native::{Hosted, Loading, NativeDevice, NativeModel};
-use super::{CudaDevice, Failure, GroupLayout, HeldVectors, Label, LayerSplit, RankSums};
+use super::{CudaDevice, Failure, FilledImage, GroupLayout, HeldVectors, Label, LayerSplit, RankSums};
 use crate::decoder::{Decoder, DecoderFiles, LoadDecoderError};
 use crate::gpu::{GpuError, MemoryStats};
 use crate::spec::GenerateSpec;
 use magray_core::Precision;
 use magray_device::cpu::Cpu;
-use magray_device::cuda::{Cuda, CudaDecoderOps, Site, WeightsBlock};
+use magray_device::cuda::{Cuda, CudaDecoderOps, DeviceError, Site, WeightsBlock};
 use magray_device::{KvFormat, RankError, Split, SplitError, StageError};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub(crate) struct CudaGroup {
 
 /// The CPU with the first layers, and a group with the others.
 type Parted = Split<Arc<Cpu>, Arc<Grouped>>;
+type PartedError = SplitError<Infallible, GroupedError>;
 
 impl CudaGroup {
     /// Opens all of them; of the memory of each no more is taken than the limit allows.
@@ -55,11 +56,12 @@ impl CudaGroup {
         spec: &GenerateSpec,
         layout: &GroupLayout,
         split: Option<LayerSplit>,
+        image: Option<FilledImage>,
     ) -> Result<(Box<dyn NativeModel>, Option<RankSums>), Failure> {
         let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
         let (unread, context) = (files.unread(), spec.decoder.context);
         let read = |is_read: bool| if is_read { &files } else { &unread };
-        let kv_bytes = self.kv_bytes();
+        let (kv_bytes, not_placed) = (self.kv_bytes(), not_placed(image.as_ref()));
         let room = SequenceRoom { kv_bytes, kv: KvFormat::Halves, token_bytes: layout.kv_token_bytes };
         let gpus = self.gpus();
         let stages = Arc::new(layout.over(gpus.clone())?);
@@ -74,8 +76,9 @@ impl CudaGroup {
                 Decoder::<Grouped>::pack(&sites, read(is_read), context).map_err(Placing::Decoder)
             };
             let on_gpu = |at, error| Placing::Decoder(LoadDecoderError::Device(rank(at, error)));
-            let placed = place_group(&places, pack, on_gpu);
-            let (decoder, blocks) = placed.map_err(|error| error.into_failure(of_group))?;
+            let placed = place_group(&places, image, pack, on_gpu);
+            let (decoder, blocks) =
+                placed.map_err(|error| error.into_failure(|error| of_group_by(error, not_placed)))?;
             let ops = layout.ops(&stages, self.decoder_ops(&blocks)?);
             let sums = RankSums::of(&ops);
             let model = DecoderModel::new(&stages, (decoder, ops), spec, room, of_group);
@@ -101,8 +104,8 @@ impl CudaGroup {
             decoder.map(Some).map_err(Placing::Decoder)
         };
         let on_gpu = |at, error| Placing::Decoder(LoadDecoderError::Device(SplitError::Last(rank(at, error))));
-        let placed = place_group(&places, pack, on_gpu);
-        let (decoder, blocks) = placed.map_err(|error| error.into_failure(of_parted))?;
+        let placed = place_group(&places, image, pack, on_gpu);
+        let (decoder, blocks) = placed.map_err(|error| error.into_failure(|error| of_parted_by(error, not_placed)))?;
         let decoder = decoder.ok_or_else(Failure::not_loaded)?;
         let both = Arc::new(Split::new(Arc::clone(cpu), Arc::clone(&stages), cpu_layers));
         let of_gpus = layout.ops(&stages, self.decoder_ops(&blocks)?);
@@ -124,7 +127,7 @@ enum Placing<E: std::error::Error> {
 }
 
 impl<E: std::error::Error + 'static> Placing<E> {
-    fn into_failure(self, of_device: fn(E) -> Failure) -> Failure {
+    fn into_failure(self, of_device: impl FnOnce(E) -> Failure) -> Failure {
         match self {
             Self::Layout(failure) => failure,
             Self::Decoder(error) => not_loaded(error, of_device),
@@ -132,20 +135,28 @@ impl<E: std::error::Error + 'static> Placing<E> {
     }
 }
 
-fn held(blocks: Vec<WeightsBlock>) -> (u64, Box<dyn HeldWeights>) {
-    (blocks.iter().map(WeightsBlock::bytes).sum(), Box::new(GroupWeights(blocks)))
+fn held(blocks: Vec<WeightsBlock>) -> Box<dyn HeldWeights> {
+    Box::new(GroupWeights(blocks))
 }
 
 fn of_group(error: GroupedError) -> Failure {
+    of_group_by(error, |error| GpuError::from(error).into())
+}
+
+fn of_group_by(error: GroupedError, of_device: fn(DeviceError) -> Failure) -> Failure {
     let StageError { stage, error: RankError { rank, error } } = error;
-    of_rank(StageError { stage, error: RankError { rank, error: GpuError::from(error) } })
+    of_rank(StageError { stage, error: RankError { rank, error: of_device(error) } })
+}
+
+fn of_parted(error: PartedError) -> Failure {
+    of_parted_by(error, |error| GpuError::from(error).into())
 }
 
 /// Of a CPU and a group the latter alone fails.
-fn of_parted(error: SplitError<Infallible, GroupedError>) -> Failure {
+fn of_parted_by(error: PartedError, of_device: fn(DeviceError) -> Failure) -> Failure {
     match error {
         SplitError::First(never) => match never {},
-        SplitError::Last(error) => of_group(error),
+        SplitError::Last(error) => of_group_by(error, of_device),
     }
 }
 
@@ -162,21 +173,18 @@ impl NativeDevice for CudaGroup {
 
     fn load(&self, loading: Loading<'_>) -> Result<Hosted, Failure> {
         let (Some(generate), Some(layout)) = (loading.spec.generates(), loading.group) else {
-            return self.first.load(loading);
+            return Ok(self.first.load(loading)?.on_first_of(self.all().count()));
         };
         if loading.kv != KvFormat::Halves {
             return Err(Failure::unsupported("keys and values of 8 bits"));
         }
-        let (model, sums) = self.load_decoder(generate, layout, loading.split)?;
-        Ok(Hosted { model, precision: Precision::Bf16, sums })
-    }
-
-    fn takes_images(&self) -> bool {
-        false
+        let (model, sums) = self.load_decoder(generate, layout, loading.split, loading.image)?;
+        Ok(Hosted { model, precision: Precision::Bf16, sums, counts: 1 })
     }
 
     fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
-        self.first.hold_vectors(dims, room)
+        let vectors = self.first.hold_vectors(dims, room)?;
+        Ok(Box::new(VectorsOnFirst { vectors, devices: self.all().count() }))
     }
 
     /// Operations make the context of their GPU the thread's own; what is asked for beside them is the first one's.

@@ -3,6 +3,7 @@
 
 use super::FilledImage;
 use super::group::Stages;
+use super::image_parts::Parts;
 use crate::decoder::{Decoder, DecoderFiles, LoadDecoderError};
 use crate::gpu::GpuError;
 use crate::model::PackError;
@@ -77,22 +78,31 @@ pub(super) fn place_split(
 pub(super) type Grouped = Stages<Arc<Cuda>>;
 pub(super) type GroupedError = StageError<RankError<DeviceError>>;
 
-/// Puts a language model onto a group of GPUs, each with a block of its own. `pack` makes the model on sites, and is told whether the numbers
-/// will be read.
+/// Puts a language model onto a group of GPUs, each with a block of its own and a part of the image. `pack` makes the model on sites, and is
+/// told whether the numbers will be read.
 pub(super) fn place_group<T, E>(
     gpus: &[&Cuda],
+    image: Option<FilledImage>,
     pack: impl Fn(&[Site<'_>], bool) -> Result<T, E>,
     on_gpu: impl Fn(usize, DeviceError) -> E,
 ) -> Result<(T, Vec<WeightsBlock>), E> {
     let measured: Vec<Site<'_>> = gpus.iter().map(|cuda| Site::measuring(cuda)).collect();
     pack(&measured, false)?;
+    let images =
+        image.map(|image| Parts::of(measured.iter().map(|site| site.bytes() as u64)).divide(&image)).transpose();
+    let images = images.map_err(|error| on_gpu(0, error))?;
     let sites = gpus.iter().zip(&measured).enumerate();
     let sites = sites.map(|(at, (cuda, site))| Site::of_bytes(cuda, site.bytes()).map_err(|error| on_gpu(at, error)));
     let sites = sites.collect::<Result<Vec<_>, _>>()?;
-    let model = pack(&sites, true)?;
+    let model = pack(&sites, images.is_none())?;
+    let mut images = images.into_iter().flatten();
     // All GPUs are filled beside each other.
     let filled: Vec<_> = std::thread::scope(|scope| {
-        let fills: Vec<_> = sites.into_iter().map(|site| scope.spawn(move || site.fill())).collect();
+        let fill = |site| {
+            let image = images.next();
+            scope.spawn(move || bring(site, image))
+        };
+        let fills: Vec<_> = sites.into_iter().map(fill).collect();
         fills.into_iter().map(|fill| fill.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
     let blocks = filled.into_iter().enumerate().map(|(at, filled)| filled.map_err(|error| on_gpu(at, error)));

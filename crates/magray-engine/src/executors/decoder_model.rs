@@ -106,9 +106,9 @@ where
         })
     }
 
-    /// Its weights take this much of the device's memory, and can leave it.
-    pub(crate) fn hold(&mut self, bytes: u64, weights: Box<dyn HeldWeights>) {
-        (self.weight_bytes, self.weights) = (bytes, Some(weights));
+    /// Its weights can leave the device by themselves.
+    pub(crate) fn hold(&mut self, weights: Box<dyn HeldWeights>) {
+        (self.weight_bytes, self.weights) = (weights.bytes(), Some(weights));
     }
 
     /// Computes steps of all sizes once, so that no request waits for kernels that are made for the first of a size. A device that

@@ -8,6 +8,9 @@ use magray_device::cuda::WeightsBlock;
 
 /// Weights of a model on a device.
 pub(crate) trait HeldWeights: Send {
+    /// What they take of the device's memory when they are there: of a group as many times what the fullest GPU has.
+    fn bytes(&self) -> u64;
+
     /// Whether they have memory on the device; they may still be arriving.
     fn is_resident(&self) -> bool;
 
@@ -32,6 +35,10 @@ pub(crate) trait HeldWeights: Send {
 }
 
 impl HeldWeights for WeightsBlock {
+    fn bytes(&self) -> u64 {
+        Self::bytes(self)
+    }
+
     fn is_resident(&self) -> bool {
         Self::is_resident(self)
     }

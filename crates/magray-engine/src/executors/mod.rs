@@ -2,6 +2,7 @@
 //! Knows no queue: where an executor runs, in this process or in a worker, is for the engine to say.
 
 mod allocated;
+pub(crate) mod available_memory;
 pub(crate) mod cpu;
 mod cpu_stream;
 pub(crate) mod cuda;
@@ -14,6 +15,7 @@ mod feed;
 pub(crate) mod group;
 mod guides;
 pub(crate) mod held_weights;
+pub(crate) mod image_parts;
 pub(crate) mod native;
 pub(crate) mod onnx;
 mod outcome;

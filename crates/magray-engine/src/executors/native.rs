@@ -71,6 +71,25 @@ pub(crate) struct Hosted {
     pub(crate) precision: Precision,
     /// Where the ranks of a group add up their parts of sums.
     pub(crate) sums: Option<RankSums>,
+    /// How often what it takes counts: as often as a group has GPUs where it is on one of them alone.
+    pub(crate) counts: u64,
+}
+
+impl Hosted {
+    /// A model that the first of so many devices has alone: no other model can have as much of the others.
+    pub(crate) fn on_first_of(self, devices: usize) -> Self {
+        Self { counts: devices as u64, ..self }
+    }
+
+    /// What passes of it hold.
+    fn workspace_bytes(&self) -> u64 {
+        self.model.workspace_bytes().saturating_mul(self.counts)
+    }
+
+    /// What its weights take when they are there.
+    fn weight_bytes(&self) -> u64 {
+        self.model.weight_bytes().saturating_mul(self.counts)
+    }
 }
 
 /// A model on a device.
@@ -133,7 +152,7 @@ pub(crate) trait NativeModel: Send {
         Ok(())
     }
 
-    /// Bytes of the weights, wherever they are.
+    /// What the weights take of the device's memory when they are there.
     fn weight_bytes(&self) -> u64;
 
     /// Memory that passes hold, also while the weights are away.
@@ -223,9 +242,9 @@ impl Native {
         let mut has_more = false;
         match act() {
             Err(failure) if failure.kind == FailureKind::OutOfMemory => {
-                self.for_parked(|model| {
-                    has_more |= model.workspace_bytes() > 0;
-                    model.trim();
+                self.for_parked(|parked| {
+                    has_more |= parked.workspace_bytes() > 0;
+                    parked.model.trim();
                 });
                 if has_more { act() } else { Err(failure) }
             }
@@ -234,12 +253,12 @@ impl Native {
     }
 
     /// Looks at every model that was loaded and is away; those that are in use are left out.
-    fn for_parked(&self, mut look: impl FnMut(&mut dyn NativeModel)) {
+    fn for_parked(&self, mut look: impl FnMut(&mut Hosted)) {
         for known in self.models.iter() {
             if let Ok(mut place) = known.place.try_lock()
                 && let Some(hosted) = place.as_mut().filter(|hosted| !hosted.model.is_resident())
             {
-                look(&mut *hosted.model);
+                look(hosted);
             }
         }
     }
@@ -297,8 +316,8 @@ impl Executor for Native {
             }
             None => self.load_new(model, image)?,
         };
-        let Hosted { model: loaded, precision, sums } = &hosted;
-        let (precision, outputs, bytes) = (*precision, loaded.outputs(), loaded.weight_bytes());
+        let Hosted { model: loaded, precision, sums, .. } = &hosted;
+        let (precision, outputs, bytes) = (*precision, loaded.outputs(), hosted.weight_bytes());
         let sums = sums.clone();
         let arriving = loaded.weights().and_then(HeldWeights::arriving);
         *self.place(model) = Some(hosted);
@@ -374,8 +393,8 @@ impl Executor for Native {
 
     fn memory(&self) -> MemoryStats {
         let mut memory = self.device.memory();
-        self.for_parked(|model| memory.spare = memory.spare.saturating_add(model.workspace_bytes()));
-        memory.spare = memory.spare.min(memory.allocated);
+        self.for_parked(|parked| memory.spare = memory.spare.saturating_add(parked.workspace_bytes()));
+        memory.spare = memory.spare.min(memory.allocated.saturating_add(memory.uneven));
         memory
     }
 

@@ -13,8 +13,10 @@ pub struct MemoryStats {
     /// Taken from the device since it was opened. What other programs took meanwhile is counted too: the driver does not
     /// tell them apart.
     pub reserved: u64,
-    /// Of what is allocated, what models hold that are not on the device: it is given up when others need it.
+    /// Of what is allocated, or lies unevenly, what models hold that are not on the device: it is given up when others need it.
     pub spare: u64,
+    /// Of a group: what it would have taken beyond that if each GPU had as much as the fullest. Parts are equal, so no one can have it.
+    pub uneven: u64,
     /// The most that was ever allocated at once.
     pub peak_allocated: u64,
     /// What neither this program nor another has taken.
@@ -29,6 +31,11 @@ impl MemoryStats {
     /// The allocated part of the whole, from 0 to 100.
     pub fn utilisation_percent(&self) -> f64 {
         if self.total == 0 { 0.0 } else { (100.0 * self.allocated as f64 / self.total as f64).min(100.0) }
+    }
+
+    /// What models, their passes and the pool have.
+    pub(crate) fn taken(&self) -> u64 {
+        if self.pool.reserved > 0 { self.pool.reserved } else { self.reserved.max(self.allocated) }
     }
 }
 
@@ -50,11 +57,12 @@ pub struct MemoryAccounts {
 impl MemoryAccounts {
     /// Who has what was measured, where these weights and vectors are on the device and none arrive or leave.
     pub(crate) fn of(memory: &MemoryStats, context: u64, weights: Vec<u64>, vectors: Vec<(u32, u64)>) -> Self {
-        let MemoryStats { allocated, reserved, spare, pool, .. } = *memory;
+        let MemoryStats { allocated, spare, uneven, .. } = *memory;
         let tenants = weights.iter().chain(vectors.iter().map(|(_, bytes)| bytes));
         let tenants = tenants.fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        let workspace = allocated.saturating_sub(tenants).saturating_sub(spare);
-        let ours = if pool.reserved > 0 { pool.reserved } else { reserved.max(allocated) };
+        // What lies unevenly is of tenants first: they count as the fullest has them.
+        let workspace = allocated.saturating_add(uneven).saturating_sub(tenants).saturating_sub(spare);
+        let ours = memory.taken().saturating_add(uneven);
         let cached = ours.saturating_sub(workspace).saturating_sub(tenants);
         Self { context, workspace, cached, weights, vectors }
     }

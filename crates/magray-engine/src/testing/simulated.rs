@@ -112,7 +112,7 @@ impl NativeDevice for SimulatedDevice {
             return load_decoder(std::slice::from_ref(&self.0), generate, loading);
         }
         let (model, precision) = self.place(loading)?;
-        Ok(Hosted { model: Box::new(model), precision, sums: None })
+        Ok(Hosted { model: Box::new(model), precision, sums: None, counts: 1 })
     }
 
     fn hold_vectors(&self, dims: usize, room: usize) -> Result<Box<dyn HeldVectors>, Failure> {
@@ -123,7 +123,7 @@ impl NativeDevice for SimulatedDevice {
 /// A language model on one of these devices or on all.
 fn load_decoder(devices: &[Arc<Shared>], generate: &GenerateSpec, loading: Loading<'_>) -> Result<Hosted, Failure> {
     let (model, sums) = SimulatedDecoder::new(devices, generate, loading)?;
-    Ok(Hosted { model: Box::new(model), precision: Precision::F32, sums })
+    Ok(Hosted { model: Box::new(model), precision: Precision::F32, sums, counts: 1 })
 }
 
 impl Shared {
@@ -309,7 +309,7 @@ impl Memory {
             largest_free: free,
             ..PoolStats::default()
         };
-        MemoryStats { allocated, reserved: allocated, spare: 0, peak_allocated, free, total, pool }
+        MemoryStats { allocated, reserved: allocated, spare: 0, uneven: 0, peak_allocated, free, total, pool }
     }
 }
 

@@ -2,12 +2,13 @@
 //! Opens nothing.
 
 use crate::executor_device::ExecutorDevice;
-use crate::executors::ExecutorModel;
+use crate::executors::{CudaDevice, ExecutorModel, GroupLayout};
 use crate::gpu::{MemoryStats, SandboxMode};
 use crate::testing::FaultOrder;
 use magray_core::PrecisionChoice;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// All that a worker needs to know.
@@ -38,17 +39,22 @@ pub struct WorkerSpec {
 }
 
 /// What a model's bytes on a device depend on, beside the model itself: workers whose forms are equal can share them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
     precision: PrecisionChoice,
-    /// The compute capability; `None`: simulated.
-    capability: Option<(u32, u32)>,
+    /// The compute capabilities of its GPUs; none: simulated.
+    capabilities: Vec<(u32, u32)>,
+    /// Layers that are elsewhere.
+    cpu_layers: Option<NonZeroUsize>,
+    group: Option<GroupLayout>,
 }
 
 impl WorkerSpec {
     /// The form that a model has on this worker's device.
     pub fn form(&self, model: &ExecutorModel) -> Form {
-        Form { precision: model.precision, capability: self.device.capability() }
+        let ExecutorModel { precision, split, ref group, .. } = *model;
+        let capabilities = self.device.cuda_devices().iter().map(CudaDevice::capability).collect();
+        Form { precision, capabilities, cpu_layers: split.map(|split| split.cpu_layers), group: group.clone() }
     }
 
     /// What the driver takes of the device's memory.
@@ -176,6 +182,11 @@ mod tests {
         let form = |at: usize| read.form(&read.models[at]);
         assert_eq!((form(1), read.context_bytes()), (spec.form(&spec.models[1]), CONTEXT_BYTES));
         assert_ne!(form(0), form(1), "other numbers in other bytes");
+        let elsewhere = [
+            ExecutorModel { split: None, ..read.models[1].clone() },
+            ExecutorModel { group: None, ..read.models[1].clone() },
+        ];
+        assert!(elsewhere.iter().all(|model| read.form(model) != form(1)), "other layers in other places");
         let ExecutorDevice::Cuda(cuda) = read.device else { panic!("another device") };
         assert_eq!((cuda.uuid(), cuda.options(None).streams), ("GPU-1", 3));
         assert_eq!(cuda.options(Some(7)).rules.memory_limit_bytes, Some(7));

@@ -1,11 +1,14 @@
 //! Language models on groups of simulated GPUs: a worker has all GPUs of a group, and what ends one of them ends the group.
 //! What the ranks of a group compute together differs from one GPU within rounding, so that groups are compared with a group.
 
+use super::residency::{GPU, wait_for};
 use super::streaming::{KV_TOKENS, ON_GPUS, ask, generator, generator_with, kill_after, read};
 use super::{LONG, assert_right, options, start, text};
+use magray_core::schedule::Residency;
 use magray_engine::engine::{DeviceState, Engine, EngineOptions, Strategy, TokenStream, Work};
 use magray_engine::testing::tiny_decoder;
 use magray_engine::{DeviceChoice, DeviceName};
+use std::time::Duration;
 
 /// The model that generates.
 const MODEL: usize = 1;
@@ -108,6 +111,30 @@ fn whichever_rank_breaks_or_hangs_under_load_loses_no_request_and_changes_no_ans
                 engine.shut_down();
             }
         }
+    }
+}
+
+#[test]
+fn a_model_on_a_group_comes_back_from_its_image_also_to_a_new_worker() {
+    for (gpus, strategy) in [(4, Strategy::Tensor), (2, Strategy::Pipeline)] {
+        let (_folder, engine) = generator_with(gpus, ON_GPUS, "", |how| {
+            how.strategy = strategy;
+            how.schedule.keeping.worker = Some(Duration::from_millis(50));
+        });
+        let residency = || engine.status().models[MODEL].view.residency[GPU];
+        let expected = answers(&engine, 2);
+        for _ in 0..2 {
+            engine.offload(MODEL, LONG).unwrap();
+            wait_for("an image in the host's memory", || {
+                matches!(residency(), Residency::OnCpu | Residency::OnCpuCold)
+            });
+            assert_eq!(answers(&engine, 2), expected, "{gpus} GPUs, {strategy:?}");
+        }
+        engine.offload(0, LONG).unwrap();
+        engine.offload(MODEL, LONG).unwrap();
+        wait_for("an image without a worker", || residency() == Residency::OnCpuCold);
+        assert_eq!(answers(&engine, 2), expected, "{gpus} GPUs, {strategy:?}");
+        engine.shut_down();
     }
 }
 

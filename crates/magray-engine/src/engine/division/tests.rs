@@ -14,13 +14,13 @@ fn spec(folder: &Path) -> ModelSpec {
 fn dividing(asked: GpuLayers, weights: u64, is_simulated: bool) -> Dividing {
     let room = Room { names: vec![DeviceName::Simulated(0)], weights, kv: 1 << 16, is_simulated };
     let gpus = vec![Room { weights: 1 << 40, names: vec![DeviceName::Simulated(1)], ..room.clone() }, room];
-    let host = HostMemory::with(0);
     Dividing {
         asked,
         kv: KvFormat::Halves,
         threads: NonZeroUsize::MIN,
         path: None,
-        host,
+        host: Mutex::new(HostMemory::with(0)),
+        cpu_stands_in: true,
         gpus,
         grouping: None,
         alone: None,
@@ -92,17 +92,24 @@ fn on_gpus(gpus: &[u64], host_gb: u64, asked: GpuLayers) -> Dividing {
         Room { names, weights: ledger.room(), kv: ledger.kv_share(), is_simulated: false }
     };
     let gpus = gpus.iter().enumerate().map(room).collect();
-    let host = HostMemory::with(host_gb * GB);
     Dividing {
         asked,
         kv: KvFormat::Halves,
         threads: NonZeroUsize::MIN,
         path: None,
-        host,
+        host: Mutex::new(HostMemory::with(host_gb * GB)),
+        cpu_stands_in: true,
         gpus,
         grouping: None,
         alone: None,
     }
+}
+
+/// A model that has its memory from now on.
+fn granted(dividing: &Dividing, mut division: Division) -> Division {
+    dividing.take(&division);
+    dividing.stand_in(&mut division);
+    division
 }
 
 #[test]
@@ -146,6 +153,7 @@ fn the_cpu_stands_in_where_all_of_a_model_has_room_beside_its_layers_in_a_worker
     let is_off = |host_gb| {
         let dividing = on_gpus(&[24], host_gb, GpuLayers::Auto);
         let placed = dividing.placed(&spec, &alike(&bytes), (&dividing.gpus[0], 1)).unwrap();
+        let placed = granted(&dividing, placed);
         assert_eq!((placed.split.unwrap().cpu_layers.get(), placed.host_bytes), (56, bytes.first(56)));
         placed.is_off_cpu
     };
@@ -160,8 +168,9 @@ fn each_worker_has_layers_of_the_cpu_of_its_own() {
     let files = DecoderFiles::of(&spec.generates().unwrap().source).unwrap();
     let first = HostMemory::with(0).sizes(&files).unwrap().first(1);
     let of = |available, assigned| {
-        let host = HostMemory::with(available);
-        Dividing { host, ..dividing(GpuLayers::Number(1), 1 << 30, true) }.of(&model(assigned), &spec)
+        let host = Mutex::new(HostMemory::with(available));
+        let dividing = Dividing { host, ..dividing(GpuLayers::Number(1), 1 << 30, true) };
+        dividing.of(&model(assigned), &spec).map(|division| granted(&dividing, division))
     };
     let refused = of(2 * first - 1, None).unwrap_err().to_string();
     assert!(refused.contains(" in each of 2 workers to the CPU, and its memory has "), "{refused}");
@@ -170,6 +179,41 @@ fn each_worker_has_layers_of_the_cpu_of_its_own() {
     let one = of(2 * first - 1, Some(DeviceName::Simulated(0))).unwrap();
     assert!(one.split.is_some() && one.host_bytes == first, "{one:?}");
     assert!(!of(1 << 40, None).unwrap().is_off_cpu);
+}
+
+#[test]
+fn models_share_the_hosts_memory_and_none_stands_in_before_all_have_their_layers() {
+    let (spec, bytes) = described(720_000_000, 1_200_000_000);
+    let dividing = on_gpus(&[24], 130, GpuLayers::Auto);
+    let place = || dividing.placed(&spec, &alike(&bytes), (&dividing.gpus[0], 1));
+    // 60 GB beside 41.5 of them have room in 130 GB; not where another model has as many layers in a worker.
+    let mut models = [place().unwrap(), place().unwrap()];
+    models.iter().for_each(|division| dividing.take(division));
+    models.iter_mut().for_each(|division| dividing.stand_in(division));
+    assert_eq!(
+        models.each_ref().map(|division| (division.is_off_cpu, division.in_host())),
+        [(true, bytes.first(56)); 2]
+    );
+    dividing.take(&place().unwrap());
+    let refused = place().unwrap_err().to_string();
+    assert!(
+        refused.contains("130.0 GB available, of which other models have 124.6 GB: 36.1 GB are missing"),
+        "{refused}"
+    );
+    // A model that goes gives back what it had, and another may come.
+    dividing.give_back(models[0].in_host());
+    assert!(place().is_ok());
+}
+
+#[test]
+fn what_only_gpus_may_compute_takes_no_memory_of_the_host_for_the_cpu() {
+    let (spec, bytes) = described(720_000_000, 1_200_000_000);
+    for (cpu_stands_in, expected) in [(true, bytes.whole()), (false, 0)] {
+        let dividing = Dividing { cpu_stands_in, ..on_gpus(&[80], 100, GpuLayers::Auto) };
+        let placed = dividing.placed(&spec, &alike(&bytes), (&dividing.gpus[0], 1)).unwrap();
+        let placed = granted(&dividing, placed);
+        assert_eq!((placed.is_off_cpu, placed.in_host(), dividing.host().granted()), (false, expected, expected));
+    }
 }
 
 #[test]

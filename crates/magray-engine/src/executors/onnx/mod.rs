@@ -14,7 +14,7 @@ pub(crate) use device::provider_order;
 pub use device::{GraphOptimization, OnnxDevice, OnnxOptions};
 pub use library::Library;
 
-use super::cpu::host_memory;
+use super::available_memory::{available_bytes, total_bytes};
 use super::{Arrival, Executor, ExecutorModel, Failure, FailureKind, FilledImage, Label, Origin, Outcomes, Steps};
 use crate::gpu::MemoryStats;
 use crate::packed::Tokens;
@@ -216,7 +216,7 @@ impl Executor for OnnxExecutor {
         let on_gpu = self.is_on_gpu().then(|| self.device.gpu_memory()).flatten();
         let taken = on_gpu.map_or(0, |(free, _)| self.free_before.load(Ordering::Acquire).saturating_sub(free));
         let allocated = self.allocated().max(taken);
-        let (free, total) = on_gpu.unwrap_or_else(|| (host_memory("MemAvailable:"), host_memory("MemTotal:")));
+        let (free, total) = on_gpu.unwrap_or_else(|| (available_bytes(), total_bytes()));
         let peak_allocated = self.peak.load(Ordering::Acquire).max(allocated);
         MemoryStats { allocated, reserved: allocated, peak_allocated, free, total, ..MemoryStats::default() }
     }

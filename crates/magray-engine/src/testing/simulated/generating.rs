@@ -33,12 +33,10 @@ impl SimulatedDecoder {
         Loading { kv, split, group, image, .. }: Loading<'_>,
     ) -> Result<(Self, Option<RankSums>), Failure> {
         let bytes = weight_bytes(spec, split)?;
-        let shares = group.map_or_else(|| vec![bytes], |group| group.shares(bytes));
-        let mut image = image;
-        let weights =
-            devices.iter().zip(&shares).map(|(device, share)| SimulatedWeights::load(device, *share, image.take()));
-        let mut weights = weights.collect::<Result<Vec<_>, _>>()?;
-        let held = weights.iter().map(SimulatedWeights::bytes).sum();
+        let mut weights = match group {
+            None => vec![SimulatedWeights::load(&devices[0], bytes, image)?],
+            Some(group) => SimulatedWeights::load_parts(devices, &group.shares(bytes), image)?,
+        };
         let cpu = || Cpu::new(Some(CpuPath::Portable), Some(1)).map(Arc::new).map_err(Failure::of_model);
         let room = SequenceRoom::of(spec, kv_bytes(devices.iter().map(|device| device.gpu.kv_bytes)), kv);
         let counted = split.map(|split| split.kv_token_bytes).or(group.map(|group| group.kv_token_bytes));
@@ -49,13 +47,13 @@ impl SimulatedDecoder {
         let model: Box<dyn NativeModel> = match (group, split.map(|split| split.cpu_layers.get())) {
             (None, cpu_layers) => {
                 let weights: Box<dyn HeldWeights> = Box::new(weights.remove(0));
-                building.beside_cpu(&stand_in, stand_in.decoder(), cpu_layers, cpu, (held, weights))?
+                building.beside_cpu(&stand_in, stand_in.decoder(), cpu_layers, cpu, weights)?
             }
             (Some(group), cpu_layers) => {
                 let stages = Arc::new(group.over(vec![Arc::clone(&stand_in); devices.len()])?);
                 let ops = group.ops(&stages, devices.iter().map(|_| stand_in.decoder()).collect());
                 sums = RankSums::of(&ops);
-                building.beside_cpu(&stages, ops, cpu_layers, cpu, (held, Box::new(GroupWeights(weights))))?
+                building.beside_cpu(&stages, ops, cpu_layers, cpu, Box::new(GroupWeights(weights)))?
             }
         };
         Ok((Self { devices: devices.to_vec(), model }, sums))
@@ -91,7 +89,7 @@ impl Building<'_> {
         ops: D::Ops,
         cpu_layers: Option<usize>,
         cpu: impl Fn() -> Result<Arc<Cpu>, Failure>,
-        (bytes, weights): (u64, Box<dyn HeldWeights>),
+        weights: Box<dyn HeldWeights>,
     ) -> Result<Box<dyn NativeModel>, Failure>
     where
         DecoderModel<D>: NativeModel + 'static,
@@ -101,14 +99,14 @@ impl Building<'_> {
         let Self { spec, room } = self;
         let Some(cpu_layers) = cpu_layers else {
             let mut model = DecoderModel::load(device, ops, spec, room, |error| never(&error), Box::new(()))?;
-            model.hold(bytes, weights);
+            model.hold(weights);
             return Ok(Box::new(model));
         };
         let first: Arc<Cpu> = cpu()?;
         let both = Arc::new(Split::new(Arc::clone(&first), Arc::clone(device), cpu_layers));
         let ops = both.ops(first.decoder(), ops);
         let mut model = DecoderModel::load(&both, ops, spec, room, |error| never(&error), Box::new(()))?;
-        model.hold(bytes, weights);
+        model.hold(weights);
         Ok(Box::new(model))
     }
 }

@@ -4,6 +4,7 @@
 use super::filling::{Filling, Mark};
 use super::{Shared, duration};
 use crate::executors::held_weights::HeldWeights;
+use crate::executors::image_parts::Parts;
 use crate::executors::{Arriving, Failure, FilledImage, OnFilled};
 use crate::gpu::GpuError;
 use magray_device::SharedMemory;
@@ -37,12 +38,23 @@ impl SimulatedWeights {
         Ok(Self { device: Arc::clone(device), bytes, is_resident: true, filling })
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    /// The same for a group, whose devices have these bytes, and parts of the image.
+    pub(super) fn load_parts(
+        devices: &[Arc<Shared>],
+        bytes: &[u64],
+        image: Option<FilledImage>,
+    ) -> Result<Vec<Self>, Failure> {
+        let parts = image.map(|image| Parts::of(bytes.iter().copied()).divide(&image)).transpose();
+        let mut parts = parts.map_err(|error| Failure::of_image(error.into()))?.into_iter().flatten();
+        devices.iter().zip(bytes).map(|(device, bytes)| Self::load(device, *bytes, parts.next())).collect()
     }
 }
 
 impl HeldWeights for SimulatedWeights {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     fn is_resident(&self) -> bool {
         self.is_resident
     }

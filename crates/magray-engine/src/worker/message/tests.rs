@@ -22,8 +22,16 @@ const POOL: PoolStats = PoolStats {
     stitches: 22,
     predicted: 23,
 };
-const STATS: MemoryStats =
-    MemoryStats { allocated: 1, reserved: 2, spare: 5, peak_allocated: 3, free: 4, total: u64::MAX, pool: POOL };
+const STATS: MemoryStats = MemoryStats {
+    allocated: 1,
+    reserved: 2,
+    spare: 5,
+    uneven: 6,
+    peak_allocated: 3,
+    free: 4,
+    total: u64::MAX,
+    pool: POOL,
+};
 const EXTENT: Extent = Extent { texts: 3, tokens: 70_000, has_types: true };
 const TOOK: Duration = Duration::from_nanos(12_345_678_901);
 

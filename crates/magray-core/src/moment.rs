@@ -51,6 +51,7 @@ pub(crate) fn micros(time: Duration) -> f64 {
 /// Microseconds as a time, within a year.
 pub(crate) fn from_micros(us: f64) -> Duration {
     const YEAR_US: f64 = 3.15e13;
-    // In this order what is no number counts as the longest time.
-    Duration::from_secs_f64(us.min(YEAR_US).max(0.0) / 1e6)
+    // What is no number is a time that is not known.
+    let us = if us.is_nan() { YEAR_US } else { us };
+    Duration::from_secs_f64(us.clamp(0.0, YEAR_US) / 1e6)
 }

@@ -82,12 +82,17 @@ impl GroupLayout {
         stages.ops(ops)
     }
 
-    /// What each GPU has of so many bytes of layers.
+    /// What each GPU has of a model whose last layers, of this number, take so much with the head.
     #[cfg(feature = "testing")]
-    pub(crate) fn shares(&self, bytes: u64) -> Vec<u64> {
-        let all: usize = self.stages.iter().map(|layers| layers.get()).sum();
-        let of = |layers: &NonZeroUsize| (bytes * layers.get() as u64).div_ceil((all * self.ranks.get()) as u64);
-        self.stages.iter().flat_map(|layers| vec![of(layers); self.ranks.get()]).collect()
+    pub(crate) fn shares(&self, last: impl Fn(usize) -> u64) -> Vec<u64> {
+        let (ranks, mut left) = (self.ranks.get(), self.stages.iter().map(|layers| layers.get()).sum::<usize>());
+        let of = |layers: &NonZeroUsize| {
+            let all = last(left);
+            left -= layers.get();
+            let behind = if left == 0 { 0 } else { last(left) };
+            vec![(all - behind).div_ceil(ranks as u64); ranks]
+        };
+        self.stages.iter().flat_map(of).collect()
     }
 }
 
@@ -262,8 +267,9 @@ mod tests {
 
     #[test]
     fn shares_of_weights_follow_the_layers() {
-        assert_eq!(layout(2, &[3, 1]).shares(800), [300, 300, 100, 100]);
-        assert_eq!(layout(3, &[2]).shares(10), [4, 4, 4]);
+        let last = |layers: usize| 200 * layers as u64 + 40;
+        assert_eq!(layout(2, &[3, 1]).shares(last), [300, 300, 120, 120]);
+        assert_eq!(layout(3, &[2]).shares(|_| 10), [4, 4, 4]);
     }
 
     #[test]

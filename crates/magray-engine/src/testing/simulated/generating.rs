@@ -8,7 +8,7 @@ use crate::executors::decoder_model::{DecoderModel, SequenceRoom};
 use crate::executors::group::GroupWeights;
 use crate::executors::held_weights::HeldWeights;
 use crate::executors::native::{Loading, NativeModel};
-use crate::executors::{Failure, FailureKind, LayerSplit, NewTokens, RankSums, SequenceStep};
+use crate::executors::{Failure, FailureKind, GroupLayout, LayerSplit, NewTokens, RankSums, SequenceStep};
 use crate::gpu::GpuError;
 use crate::packed::Tokens;
 use crate::spec::GenerateSpec;
@@ -32,10 +32,9 @@ impl SimulatedDecoder {
         spec: &GenerateSpec,
         Loading { kv, split, group, image, .. }: Loading<'_>,
     ) -> Result<(Self, Option<RankSums>), Failure> {
-        let bytes = weight_bytes(spec, split)?;
         let mut weights = match group {
-            None => vec![SimulatedWeights::load(&devices[0], bytes, image)?],
-            Some(group) => SimulatedWeights::load_parts(devices, &group.shares(bytes), image)?,
+            None => vec![SimulatedWeights::load(&devices[0], weight_bytes(spec, split)?, image)?],
+            Some(group) => SimulatedWeights::load_parts(devices, &shares(spec, group)?, image)?,
         };
         let cpu = || Cpu::new(Some(CpuPath::Portable), Some(1)).map(Arc::new).map_err(Failure::of_model);
         let room = SequenceRoom::of(spec, kv_bytes(devices.iter().map(|device| device.gpu.kv_bytes)), kv);
@@ -122,12 +121,21 @@ fn never(error: &dyn std::error::Error) -> Failure {
     Failure::new(FailureKind::Transient, "cpu", error.to_string())
 }
 
+/// What each GPU of a group has, as it is stored.
+pub(super) fn shares(spec: &GenerateSpec, group: &GroupLayout) -> Result<Vec<u64>, Failure> {
+    let (bytes, layers) = (stored(spec)?, spec.decoder.layers.len());
+    Ok(group.shares(|last| if last < layers { bytes.last(last) } else { bytes.whole() }))
+}
+
+fn stored(spec: &GenerateSpec) -> Result<DecoderBytes, Failure> {
+    let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
+    DecoderBytes::of(&files, stored_bytes).map_err(Failure::of_model)
+}
+
 /// What the layers that it has take, as they are stored.
 fn weight_bytes(spec: &GenerateSpec, split: Option<LayerSplit>) -> Result<u64, Failure> {
     let Some(split) = split else { return Ok(spec.weight_bytes) };
-    let files = DecoderFiles::of(&spec.source).map_err(Failure::of_model)?;
-    let bytes = DecoderBytes::of(&files, stored_bytes).map_err(Failure::of_model)?;
-    Ok(bytes.last(spec.decoder.layers.len().saturating_sub(split.cpu_layers.get())))
+    Ok(stored(spec)?.last(spec.decoder.layers.len().saturating_sub(split.cpu_layers.get())))
 }
 
 impl NativeModel for SimulatedDecoder {

@@ -52,6 +52,7 @@ impl NativeDevice for SimulatedGroup {
 
 #[cfg(test)]
 mod tests {
+    use super::super::generating;
     use super::*;
     use crate::executor_device::ExecutorDevice;
     use crate::executors::{ExecutorModel, GroupLayout, ModelSource, OpenExecutor};
@@ -66,21 +67,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         tiny_decoder::write(folder.path(), 3).unwrap();
         let source = ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned()));
-        let whole = source.spec().unwrap().generates().unwrap().weight_bytes;
+        let spec = source.spec().unwrap();
         let precision = PrecisionChoice::Exactly(Precision::F32);
         let encoder = ExecutorModel::new(ModelSource::Synthetic("tiny".parse().unwrap()), precision);
-        // Both layers are on the first GPU, as far as bytes go.
-        let stages = [2, 1].map(|layers| NonZeroUsize::new(layers).unwrap()).to_vec();
-        let group = GroupLayout { ranks: NonZeroUsize::MIN, stages, kv_token_bytes: 1 };
-        let shares = group.shares(whole);
-        assert!(shares[0] > shares[1]);
+        // A layer each, and the second one has the head.
+        let group = GroupLayout { ranks: NonZeroUsize::MIN, stages: vec![NonZeroUsize::MIN; 2], kv_token_bytes: 1 };
+        let shares = generating::shares(spec.generates().unwrap(), &group).unwrap();
+        assert!(shares[0] < shares[1]);
         let decoder = ExecutorModel { group: Some(group), ..ExecutorModel::new(source, precision) };
         let gpu = |index| SimulatedGpu { index, kv_bytes: 1 << 20, ..SimulatedGpu::default() };
         let executor = ExecutorDevice::SimulatedGroup(vec![gpu(0), gpu(1)]).open(&[encoder, decoder]).unwrap();
         let alone = executor.load(0, None).unwrap().bytes;
         assert_eq!(alone, 2 * executor.memory().allocated);
         let together = executor.load(1, None).unwrap().bytes;
-        assert_eq!(together, 2 * shares[0]);
+        assert_eq!(together, 2 * shares[1]);
         let vectors = executor.hold_vectors(8, 100).unwrap();
         assert_eq!(vectors.bytes(), 2 * 100 * (8 * 2 + 4));
         let memory = executor.memory();

@@ -65,22 +65,23 @@ mod tests {
     #[test]
     fn what_a_worker_reports_of_a_group_counts_as_often_as_the_fullest_gpu_has_it() {
         let folder = tempfile::tempdir().unwrap();
-        tiny_decoder::write(folder.path(), 3).unwrap();
+        tiny_decoder::write_layers(folder.path(), 3, 4).unwrap();
         let source = ModelSource::Decoder(DecoderSource::Path(folder.path().to_owned()));
         let spec = source.spec().unwrap();
         let precision = PrecisionChoice::Exactly(Precision::F32);
         let encoder = ExecutorModel::new(ModelSource::Synthetic("tiny".parse().unwrap()), precision);
-        // A layer each, and the second one has the head.
-        let group = GroupLayout { ranks: NonZeroUsize::MIN, stages: vec![NonZeroUsize::MIN; 2], kv_token_bytes: 1 };
+        // The first has more, though the second has the head.
+        let stages = [3, 1].map(|layers| NonZeroUsize::new(layers).unwrap()).to_vec();
+        let group = GroupLayout { ranks: NonZeroUsize::MIN, stages, kv_token_bytes: 1 };
         let shares = generating::shares(spec.generates().unwrap(), &group).unwrap();
-        assert!(shares[0] < shares[1]);
+        assert!(shares[0] > shares[1]);
         let decoder = ExecutorModel { group: Some(group), ..ExecutorModel::new(source, precision) };
         let gpu = |index| SimulatedGpu { index, kv_bytes: 1 << 20, ..SimulatedGpu::default() };
         let executor = ExecutorDevice::SimulatedGroup(vec![gpu(0), gpu(1)]).open(&[encoder, decoder]).unwrap();
         let alone = executor.load(0, None).unwrap().bytes;
         assert_eq!(alone, 2 * executor.memory().allocated);
         let together = executor.load(1, None).unwrap().bytes;
-        assert_eq!(together, 2 * shares[1]);
+        assert_eq!(together, 2 * shares[0]);
         let vectors = executor.hold_vectors(8, 100).unwrap();
         assert_eq!(vectors.bytes(), 2 * 100 * (8 * 2 + 4));
         let memory = executor.memory();

@@ -182,7 +182,7 @@ impl Default for SpeedWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// A turn of such sequences is predicted to take this long at most: what is ready waits no longer for its next token. Where a pass
-    /// takes much of it by itself, a turn may take twice as long as that beside single tokens, and four times without.
+    /// takes much of it by itself, a turn may take three times as long as that beside single tokens, and four times without.
     pub turn_max: Duration,
     /// A sequence pauses when its reader has this many tokens to read.
     pub unread_max: u32,

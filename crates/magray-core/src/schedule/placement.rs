@@ -94,8 +94,10 @@ fn beside_us(of: Outlook<'_>) -> f64 {
 /// How long a turn may take. A pass takes its time whatever is in it: in turns of less, prompts would be computed token by token, and
 /// sequences one by one.
 pub(super) fn turn_us(of: Outlook<'_>, cost: Cost, is_beside: bool) -> f64 {
-    let least_us = if is_beside { cost.worthwhile_us() } else { cost.efficient_us() };
-    micros(of.cx.options.generation.turn_max).max(least_us)
+    // Passes of one sequence do not tell what is fixed from what each sequence adds: a turn of three has room for a second one even
+    // if all of it were added, and then it shows.
+    let pass_us = cost.of(Load { tokens: 1, texts: 1 });
+    micros(of.cx.options.generation.turn_max).max(if is_beside { 3.0 * pass_us } else { 4.0 * pass_us })
 }
 
 /// What was started, and when what waits is looked at again.

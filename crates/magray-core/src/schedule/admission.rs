@@ -331,7 +331,7 @@ fn devices_for(of: Outlook<'_>, allowed: Allowed) -> DeviceSet {
     of.devices.allowed(if is_misled { Allowed::Any } else { allowed })
 }
 
-/// When there should be room for a request that was refused, by so many tokens ahead of it: after those that were promised room before it.
+/// When there should be room for a request that was refused since `by_time` tokens too many are ahead of it: after those that were promised room before it.
 fn retry_after(of: Outlook<'_>, incoming: Incoming, promised: Promised, by_time: u64) -> Duration {
     let Excess { by_size, by_streams, space_us, .. } =
         excess(of, incoming, Kept { promised, is_bounded: false }, false);

@@ -85,7 +85,7 @@ impl HostMemory {
         }
     }
 
-    /// Takes room for so many copies of a model beside all else, where there is some. Encoders are small: they do not count.
+    /// Takes room for this number of copies of a model beside all else, where there is some. Encoders are small: they do not count.
     pub(super) fn take_copies(&mut self, spec: &ModelSpec, copies: u64) -> Result<bool, LoadError> {
         let Some(generate) = spec.generates() else { return Ok(true) };
         let bytes = self.whole(generate)?.saturating_mul(copies);

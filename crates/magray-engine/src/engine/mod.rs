@@ -287,7 +287,7 @@ impl Engine {
         Ok(self.reader(model)?.prompt(text, Tokenizer::encode_bare)?)
     }
 
-    /// Refuses a prompt that leaves no room in the model's context for so many new tokens.
+    /// Refuses a prompt that leaves no room in the model's context for this number of new tokens.
     pub fn check_context(&self, model: usize, prompt: usize, new_tokens_max: u32) -> Result<(), EngineError> {
         token_stream::check_context(self.reader(model)?.spec.max_tokens, prompt, new_tokens_max)
     }

@@ -53,7 +53,7 @@ pub struct Speculation {
     pub accepted: u64,
 }
 
-/// Refuses prompts that leave no room for so many new tokens.
+/// Refuses prompts that leave no room for this number of new tokens.
 pub(super) fn check_context(max_tokens: usize, prompt: usize, new: u32) -> Result<(), EngineError> {
     if prompt as u64 + u64::from(new) > max_tokens as u64 {
         return Err(EmbedError::Context { prompt, new, max_tokens }.into());

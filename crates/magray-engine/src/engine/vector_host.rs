@@ -237,7 +237,7 @@ fn bytes_of(shape: HeldShape) -> u64 {
     (shape.room as u64).saturating_mul((padded * 2 + 4 + signs) as u64).saturating_add(SCAN_BYTES)
 }
 
-/// What they count as in the memory of so many GPUs together, of which the first has them.
+/// What they count as in the memory of a group with this number of GPUs, of which the first has them.
 fn bytes_on(shape: HeldShape, gpus: usize) -> u64 {
     bytes_of(shape).saturating_mul(gpus as u64)
 }

@@ -76,7 +76,7 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    /// A model that the first of so many devices has alone: no other model can have as much of the others.
+    /// A model that the first device of a group has alone: no other model can have as much of the others.
     pub(crate) fn on_first_of(self, devices: usize) -> Self {
         Self { counts: devices as u64, ..self }
     }

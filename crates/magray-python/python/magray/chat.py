@@ -157,7 +157,7 @@ class Chat(Model):
             while (piece := await asyncio.get_running_loop().run_in_executor(reader, next, pieces, None)) is not None:
                 yield piece
         finally:
-            # The thread may be waiting for a piece that nobody wants: it ends then, and closes the connection.
+            # The thread may be waiting for a piece that is not wanted any more: it ends then, and closes the connection.
             connection.interrupt()
             reader.submit(pieces.close)
             reader.shutdown(wait=False)

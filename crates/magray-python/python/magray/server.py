@@ -112,7 +112,7 @@ class Server:
 
     def lines(self, path: str, body: object, connection: Connection | None = None) -> Generator[dict[str, Any], None, None]:
         """The events of a stream, as they come; one that ends before `[DONE]` is an error. No two streams share a connection, and that of
-        a stream is closed with it: what nobody reads, the server ends."""
+        a stream is closed with it, and the server ends what is not read."""
         connection = connection or self.connection()
         try:
             for line in self._send(connection, "POST", path, body):

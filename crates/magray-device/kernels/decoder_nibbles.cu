@@ -1,5 +1,6 @@
 // Products of up to 8 rows with weights of 4 bits that are read once, at the speed of the memory. The warps of a group divide the inputs,
-// groups divide the passes: while one adds its sums, others multiply. Activations stay in shared memory, the weights stream through a ring.
+// groups divide the passes: while one adds its sums, others multiply. Activations stay in shared memory, or come in turns where they have no
+// room and there is one pass; the weights stream through a ring.
 // The tensor cores multiply the numbers without their scale, which the sums of 32 inputs get. Hopper.
 // Refuses nothing at run time: its caller sees to the shapes.
 //
@@ -13,6 +14,7 @@
 #include "order.cuh"
 
 constexpr int STAGES_MOST = 16;
+constexpr int ROOMS_MOST = 2;
 constexpr int UNIT_BYTES = (EIGHTS * NIBBLE_BYTES + 127) & ~127;
 constexpr int UNIT_ROW = NIBBLES_INPUTS * 2;
 
@@ -107,19 +109,19 @@ __device__ __forceinline__ void group_sync(int group, int warps) { asm volatile(
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     decoder_nibbles(const unsigned short* x, int x_stride, const __grid_constant__ TensorMap weights, const __grid_constant__ Finish finish, int passes,
-                    int units, int inputs, int stages, int parts) {
-    // The rings of all warps, then the activations of all parts, then the sums of all warps, of two passes.
+                    int units, int inputs, int stages, int parts, int held, int rooms) {
+    // The rings of all warps, then the activations of all parts, each with one or two rooms, then the sums of all warps, of two passes.
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ unsigned long long barriers[WARPS][STAGES_MOST + 1];
+    __shared__ unsigned long long barriers[WARPS][STAGES_MOST + ROOMS_MOST];
     __shared__ float scales[WARPS / PARTS_LEAST][TOKENS];
     // The compiler then knows that a warp's threads agree.
     const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0);
     const int groups = WARPS / parts, group = warp / parts, part = warp % parts;
     const int from = units * part / parts, own_units = units * (part + 1) / parts - from, tokens = finish.tokens;
     // Rows lie 16 bytes apart in the banks.
-    const int row_bytes = (units + parts - 1) / parts * UNIT_ROW + 16;
-    const unsigned acts = shared_address(memory) + WARPS * stages * UNIT_BYTES + part * tokens * row_bytes;
-    float* room = reinterpret_cast<float*>(memory + WARPS * stages * UNIT_BYTES + parts * tokens * row_bytes) + group * 2 * parts * tokens * SUMS_STRIDE;
+    const int row_bytes = held * UNIT_ROW + 16, room_bytes = tokens * row_bytes;
+    const unsigned acts = shared_address(memory) + WARPS * stages * UNIT_BYTES + part * rooms * room_bytes;
+    float* room = reinterpret_cast<float*>(memory + WARPS * stages * UNIT_BYTES + parts * rooms * room_bytes) + group * 2 * parts * tokens * SUMS_STRIDE;
     const int first_eight = blockIdx.x * passes * EIGHTS;
     passes = min(passes, ((finish.outputs + 7) / 8 - first_eight + EIGHTS - 1) / EIGHTS);
     Fetch fetch{&weights, shared_address(memory) + warp * stages * UNIT_BYTES, shared_address(&barriers[warp][0]), from, own_units, 0,
@@ -131,7 +133,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     left -= early;
     if (lane == 0) {
         for (int i = 0; i < stages; ++i) barrier_init(fetch.full(i), 1);
-        if (group == 0) barrier_init(acts_full, 1);
+        if (group == 0)
+            for (int i = 0; i < rooms; ++i) barrier_init(acts_full + i * 8, 1);
         barrier_init_done();
     }
     __syncwarp();
@@ -146,14 +149,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     __syncthreads();
     let_next_begin();
     wait_for_previous();
-    if (group == 0 && own_inputs > 0) {
-        if (lane == 0) barrier_arrive_expecting(acts_full, tokens * own_inputs * 2);
+    // The activations of as many units as have room.
+    const auto bring = [&](int turn) {
+        const int begin = turn * held * NIBBLES_INPUTS, bytes = (min(begin + held * NIBBLES_INPUTS, own_inputs) - begin) * 2, at = turn % ROOMS_MOST;
+        if (bytes <= 0) return;
+        if (lane == 0) barrier_arrive_expecting(acts_full + at * 8, tokens * bytes);
         __syncwarp();
-        if (lane < tokens) row_load(acts + lane * row_bytes, x + size_t(lane) * x_stride + from * NIBBLES_INPUTS, own_inputs * 2, acts_full);
+        if (lane < tokens)
+            row_load(acts + at * room_bytes + lane * row_bytes, x + size_t(lane) * x_stride + from * NIBBLES_INPUTS + begin, bytes, acts_full + at * 8);
         __syncwarp();
-    }
+    };
+    if (group == 0)
+        for (int i = 0; i < rooms; ++i) bring(i);
     const Squares squares(finish, part, parts);
-    if (own_inputs > 0) barrier_wait(acts_full, 0);
     // Column n of a product is row (n >> 1) + 4 (n & 1) of the activations; those that are not there are another's.
     const int row = min((lane % 8 >> 1) + (lane & 1) * 4, tokens - 1);
     const unsigned rows = acts + row * row_bytes + lane / 8 * 16;
@@ -164,21 +172,27 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
         // Every turn another warp begins: where there are few rows, all have their turn.
         const Outputs outputs(finish, first_eight + pass * EIGHTS, (part + parts - turn % parts) % parts, parts);
         Sums sums;
-        for (int i = 0; i < own_units; ++i) {
-            barrier_wait(fetch.full(stage), parity);
-            Nibbles own[EIGHTS];
+        for (int i = 0, brought = 0; i < own_units; ++brought) {
+            const int at = brought % ROOMS_MOST, end = min(i + held, own_units);
+            barrier_wait(acts_full + at * 8, brought / ROOMS_MOST & 1);
+            for (unsigned own_rows = rows + at * room_bytes; i < end; ++i, own_rows += UNIT_ROW) {
+                barrier_wait(fetch.full(stage), parity);
+                Nibbles own[EIGHTS];
 #pragma unroll
-            for (int j = 0; j < EIGHTS; ++j) own[j].load(fetch.at(stage) + j * NIBBLE_BYTES);
+                for (int j = 0; j < EIGHTS; ++j) own[j].load(fetch.at(stage) + j * NIBBLE_BYTES);
+                __syncwarp();
+                if (left > 0) {
+                    fetch.next(stage);
+                    --left;
+                }
+                multiply_unit(sums, own, own_rows, mask);
+                if (++stage == stages) {
+                    stage = 0;
+                    parity ^= 1;
+                }
+            }
             __syncwarp();
-            if (left > 0) {
-                fetch.next(stage);
-                --left;
-            }
-            multiply_unit(sums, own, rows + i * UNIT_ROW, mask);
-            if (++stage == stages) {
-                stage = 0;
-                parity ^= 1;
-            }
+            bring(brought + rooms);
         }
         if (turn == 0) squares.leave_scales(finish, part, parts, scales[group]);
         float* own_room = room + turn % 2 * parts * tokens * SUMS_STRIDE;

@@ -14,7 +14,7 @@ pub(super) const DECODER_HEADS: [usize; 5] = [32, 64, 96, 128, 256];
 /// The largest head whose single tokens have blocks of 8 warps too: larger ones take too many registers.
 pub(super) const WIDE_HEAD_MOST: usize = 64;
 /// Rows that products of few rows are made for.
-pub(super) const STREAM_TOKENS: [usize; 3] = [8, 16, 32];
+pub(super) const STREAM_TOKENS: [usize; 2] = [8, 16];
 /// Outputs of a pass of these, in eights.
 pub(super) const STREAM_EIGHTS: usize = 4;
 /// Rows of a tile of products of many rows, and the length of its ring.

@@ -115,6 +115,12 @@ fn any_number_of_rows_agrees_on_cuda() {
         for rows in [1, 2, 7, 8, 9, 16, 17, 31, 64, 65, 130, 257] {
             check_rows(cuda, name, Kind { hidden: 512, ffn: 1408, vocab: 1000, ..PLAIN }, rows);
         }
+        // Several blocks divide the inputs of a tile.
+        let large = Kind { hidden: 2048, ffn: 2072, heads: 24, kv_heads: 4, vocab: 2999, layers: 1, ..PLAIN };
+        for rows in [17, 33, 64, 128] {
+            check_rows(cuda, name, large, rows);
+        }
+        check_rows(cuda, name, Kind { biases: true, norms_after: true, ..large }, 50);
         for format in [BlockFormat::Q8_0, BlockFormat::Q4_0, BlockFormat::Q4_1] {
             for rows in [1, 5, 8, 9, 16, 17, 33, 64, 65] {
                 check_rows(cuda, name, Kind { format, hidden: 512, ffn: 1440, vocab: 1000, ..PLAIN }, rows);

@@ -18,6 +18,8 @@ const NIBBLE_UNITS_LEAST: usize = 24;
 /// Warps that divide the inputs of such weights.
 const NIBBLE_PARTS_LEAST: usize = 4;
 const NIBBLE_PARTS_MOST: usize = 8;
+/// In how many turns a warp may have its activations.
+const NIBBLE_TURNS: [usize; 2] = [4, 8];
 /// Blocks that divide the inputs of a tile, at most. Larger clusters take longer than they save, as measured; weights of 4 bits have more
 /// to do for a byte.
 const SPLITS_MOST: usize = 4;
@@ -64,6 +66,9 @@ pub(super) struct Stream {
     pub(super) stages: usize,
     /// Warps that divide the inputs of a pass.
     pub(super) parts: usize,
+    /// Units of a warp's activations that it has at a time, in as many rooms. Of weights of 4 bits alone.
+    pub(super) held: usize,
+    pub(super) rooms: usize,
     pub(super) threads: usize,
     pub(super) shared_bytes: usize,
 }
@@ -78,10 +83,12 @@ impl Stream {
         let stages = ((STREAM_SHARED_BYTES - sums) / (STREAM_WARPS * unit)).min(STREAM_STAGES_MOST);
         // A block with little to do takes as much, for the same reason.
         let shared_bytes = (STREAM_WARPS * stages * unit + sums).max(STREAM_SHARED_BYTES * 3 / 4);
-        Self { tokens, blocks, passes, eights, stages, parts: STREAM_WARPS, threads: STREAM_WARPS * 32, shared_bytes }
+        let (parts, threads) = (STREAM_WARPS, STREAM_WARPS * 32);
+        Self { tokens, blocks, passes, eights, stages, parts, held: 0, rooms: 0, threads, shared_bytes }
     }
 
-    /// With weights of 4 bits, while each block holds the activations of all rows; none where they leave no room for a ring.
+    /// With weights of 4 bits. Each block holds the activations of all rows, or some of them in turns where it has one pass; none where neither
+    /// leaves room for a ring.
     pub(super) fn of_nibbles(
         rows: usize,
         [outputs, inputs]: [usize; 2],
@@ -96,16 +103,24 @@ impl Stream {
         let Passes { blocks, passes, eights } = Passes::of(outputs, is_gated, multiprocessors);
         let unit = (eights * form.block_bytes()).next_multiple_of(128);
         let warps = NIBBLE_WARPS;
+        let units = inputs.div_ceil(form.unit());
+        let plan = |(parts, held, rooms): (usize, usize, usize)| {
+            // Rows lie in different banks.
+            let acts = parts * rooms * rows * (held * form.unit() * 2 + 16);
+            // Of two passes.
+            let kept = acts + 2 * sums_bytes(warps, rows);
+            let stages = (STREAM_SHARED_BYTES.checked_sub(kept)? / (warps * unit)).min(STREAM_STAGES_MOST);
+            let shared_bytes = (warps * stages * unit + kept).max(STREAM_SHARED_BYTES * 3 / 4);
+            let plan =
+                Self { tokens, blocks, passes, eights, stages, parts, held, rooms, threads: warps * 32, shared_bytes };
+            (stages * warps >= NIBBLE_UNITS_LEAST).then_some(plan)
+        };
         // As many groups of warps as have a pass each.
         let parts = (warps / passes.next_power_of_two()).clamp(NIBBLE_PARTS_LEAST, NIBBLE_PARTS_MOST);
-        // Rows lie in different banks.
-        let acts = parts * rows * (inputs.div_ceil(form.unit()).div_ceil(parts) * form.unit() * 2 + 16);
-        // Of two passes.
-        let held = acts + 2 * sums_bytes(warps, rows);
-        let stages = (STREAM_SHARED_BYTES.checked_sub(held)? / (warps * unit)).min(STREAM_STAGES_MOST);
-        let shared_bytes = (warps * stages * unit + held).max(STREAM_SHARED_BYTES * 3 / 4);
-        let plan = Self { tokens, blocks, passes, eights, stages, parts, threads: warps * 32, shared_bytes };
-        (stages * warps >= NIBBLE_UNITS_LEAST).then_some(plan)
+        let takes_turns = passes == 1 && inputs.is_multiple_of(form.unit());
+        let in_turns = NIBBLE_TURNS.into_iter().filter(|_| takes_turns);
+        let in_turns = in_turns.map(|turns| (warps, units.div_ceil(warps).div_ceil(turns), 2));
+        [(parts, units.div_ceil(parts), 1)].into_iter().chain(in_turns).find_map(plan)
     }
 }
 
@@ -133,9 +148,10 @@ impl Tile {
         let token_tiles = rows.div_ceil(tokens);
         let (tiles, boxes) = (output_tiles * token_tiles, inputs.div_ceil(64));
         let alone = if tokens > 64 { 400 } else { 550 };
-        let (splits, time_ns) = splits_of(tiles, boxes, (boxes / 4).clamp(1, SPLITS_MOST), alone, multiprocessors);
+        let at_once = |splits| at_once(splits, multiprocessors);
+        let (splits, time_ns) = splits_of(tiles, boxes, (boxes / 4).clamp(1, SPLITS_MOST), alone, at_once);
         // Where blocks have a multiprocessor each, they have all its shared memory.
-        let deep = DEEP_TILES.iter().find(|deep| deep.0 == tokens && tiles * splits <= multiprocessors);
+        let deep = DEEP_TILES.iter().find(|deep| deep.0 == tokens && tiles * splits <= at_once(splits));
         let stages = deep.map_or(stages, |deep| deep.1);
         let shared_bytes = stages * (TILE_OUTPUTS + tokens) * 128;
         Self { tokens, stages, output_tiles, token_tiles, splits, shared_bytes, time_ns }
@@ -149,21 +165,34 @@ impl Tile {
         let token_tiles = rows.div_ceil(tokens);
         let (tiles, units) = (output_tiles * token_tiles, inputs.div_ceil(form.unit()));
         let most = (units / 2).clamp(1, NIBBLE_SPLITS_MOST);
-        let (splits, time_ns) = splits_of(tiles, units, most, 330 + 5 * tokens, multiprocessors);
+        let (splits, time_ns) = splits_of(tiles, units, most, 330 + 5 * tokens, |_| multiprocessors);
         let shared_bytes = stages * (2 * tokens * 128 + TILE_OUTPUTS / 8 * form.block_bytes());
         Self { tokens, stages, output_tiles, token_tiles, splits, shared_bytes, time_ns }
     }
 }
 
-/// The splits that take the least time, and that time. A block that has a multiprocessor alone takes `alone_ns` for a piece of the inputs.
-fn splits_of(tiles: usize, pieces: usize, most: usize, alone_ns: usize, multiprocessors: usize) -> (usize, usize) {
+/// Multiprocessors that blocks with all shared memory can have at once in clusters of this many. Some of each group of 16 to 18 are left over by
+/// clusters of more than two: on an H200 15 of 132 by clusters of three, and 12 by those of four.
+fn at_once(cluster: usize, multiprocessors: usize) -> usize {
+    if cluster <= 2 { multiprocessors } else { multiprocessors * 8 / 9 }
+}
+
+/// The splits that take the least time, and that time. A block that has a multiprocessor alone takes `alone_ns` for a piece of the inputs;
+/// `at_once` is how many can have one.
+fn splits_of(
+    tiles: usize,
+    pieces: usize,
+    most: usize,
+    alone_ns: usize,
+    at_once: impl Fn(usize) -> usize,
+) -> (usize, usize) {
     let time_ns = |splits: &usize| {
-        let blocks = tiles * splits;
+        let (blocks, at_once) = (tiles * splits, at_once(*splits));
         // Two blocks share a multiprocessor where there are so many.
-        let each = if blocks <= multiprocessors { alone_ns } else { 2 * alone_ns };
+        let each = if blocks <= at_once { alone_ns } else { 2 * alone_ns };
         // The sums are exchanged at the end.
         let end = 2500 + 700 * (splits - 1);
-        blocks.div_ceil(2 * multiprocessors) * (pieces.div_ceil(*splits) * each + end)
+        blocks.div_ceil(2 * at_once) * (pieces.div_ceil(*splits) * each + end)
     };
     let splits = (1..=most).min_by_key(time_ns).unwrap_or(1);
     (splits, time_ns(&splits))
@@ -265,6 +294,9 @@ mod tests {
                 let tile = Tile::of(rows, outputs, inputs, 132);
                 assert!(tile.token_tiles * tile.tokens >= rows && (1..=8).contains(&tile.splits), "{tile:?}");
                 assert!(tile.shared_bytes <= 227 * 1024);
+                let blocks = tile.output_tiles * tile.token_tiles * tile.splits;
+                let is_deep = tile.shared_bytes > 114 * 1024;
+                assert!(!is_deep || blocks <= if tile.splits > 2 { 117 } else { 132 }, "all at once: {tile:?}");
             }
             for rows in [9, 16, 17, 64] {
                 let tile = Tile::of_nibbles(rows, [outputs, inputs], Form::Nibbles, 132);
@@ -281,7 +313,8 @@ mod tests {
         let plan = |rows, inputs| Stream::of_nibbles(rows, [4096, inputs], Form::Centred, false, 132);
         assert!(plan(1, 14336).is_some_and(|plan| plan.stages >= 4));
         assert!(plan(8, 4096).is_some());
-        assert_eq!((plan(8, 14336), plan(9, 256), plan(1, 1 << 20)), (None, None, None));
+        assert!(plan(8, 14336).is_some_and(|plan| plan.rooms == 2 && plan.stages >= 2), "some at a time");
+        assert_eq!((plan(8, 14336 + 64), plan(9, 256), plan(8, 1 << 20)), (None, None, None));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::arguments::{Argument, Boxes, FINISH_ADD, FINISH_FLOATS, FINISH_GATED,
 use super::plans::{Stream, TILE_OUTPUTS, Tile, Wide};
 use super::weights::DecoderLinear;
 use super::{CudaDecoderOps, Operand};
-use crate::cuda::decoder_kernels::{DecoderKernel, Form, STREAM_TOKENS};
+use crate::cuda::decoder_kernels::{DecoderKernel, Form};
 use crate::cuda::function::LaunchShape;
 use crate::cuda::matrix::stride_of;
 
@@ -27,24 +27,13 @@ impl CudaDecoderOps {
             self.plain_product(x, weights, finish)
         } else if weights.form.is_4_bits() && x.rows <= PACKED_ROWS {
             self.nibbles_product(x, weights, finish)
-        } else if x.rows <= STREAMED_ROWS || self.streams_more(x, weights) {
+        } else if x.rows <= STREAMED_ROWS {
             self.stream_product(x, weights, finish)
         } else if weights.form == Form::Bytes && x.rows <= PACKED_ROWS {
             self.repeated_product(x, weights, finish)
         } else {
             self.tile_product(x, weights, finish)
         }
-    }
-
-    /// Whether weights are streamed although there are more rows: tiles would be too few, and each block has enough outputs that rows are
-    /// fetched for.
-    fn streams_more(&self, x: Operand, weights: &DecoderLinear) -> bool {
-        let (multiprocessors, most) = (self.cuda.multiprocessors(), STREAM_TOKENS[STREAM_TOKENS.len() - 1]);
-        let tiles = weights.rows.div_ceil(TILE_OUTPUTS);
-        weights.form == Form::Numbers
-            && x.rows <= most
-            && 2 * tiles <= multiprocessors
-            && weights.rows.div_ceil(8) > 3 * multiprocessors
     }
 
     fn plain_product(&mut self, x: Operand, weights: &DecoderLinear, finish: Finish) -> usize {
@@ -104,6 +93,8 @@ impl CudaDecoderOps {
                 int(weights.inputs),
                 int(plan.stages),
                 int(plan.parts),
+                int(plan.held),
+                int(plan.rooms),
             ];
             let shape = LaunchShape::new([plan.blocks as u32, 1, 1], [plan.threads as u32, 1, 1])
                 .with_shared_bytes(plan.shared_bytes as u32);

@@ -1,8 +1,8 @@
 //! How fast a GPU decodes, with random weights of known shapes: tokens a second by streams at a context of 256, and the time of a prompt of
 //! 1,000 tokens. Measures operations alone: no scheduler, no sampling but the most likely token.
 //!
-//! `decode_speed [1b|8b] [bf16|q8_0|q4_0] [streams,...] [prompt tokens] [layers]`, for instance `decode_speed 1b bf16 1,8,32 1000`. With
-//! fewer layers than the shape has it is loaded sooner, for profiles.
+//! `decode_speed [1b|8b] [bf16|q8_0|q4_0] [streams,...] [prompt tokens] [layers] [known tokens]`, for instance `decode_speed 1b bf16 1,8,32 1000`.
+//! With fewer layers than the shape has it is loaded sooner, for profiles. Known tokens are before those of the prompt, and not computed.
 
 use magray_core::{Activation, BlockFormat};
 use magray_device::cuda::{Cuda, CudaDecoderOps, CudaOptions, SearchPath, Visible, probe};
@@ -192,9 +192,9 @@ fn decode(cuda: &Arc<Cuda>, model: &Model, streams: usize) -> Result<Speed, Box<
     Ok(Speed { tokens_s: (streams * TIMED) as f64 / seconds, host_us: host.as_secs_f64() * 1e6 / TIMED as f64 })
 }
 
-/// Milliseconds of a prompt, and how many of them on the CPU.
-fn prompt(cuda: &Arc<Cuda>, model: &Model, tokens: usize) -> Result<[f64; 2], Box<dyn Error>> {
-    let pages: Vec<u32> = (0..tokens.div_ceil(PAGE_TOKENS) as u32).collect();
+/// Milliseconds of a prompt behind tokens that are known, and how many of them on the CPU.
+fn prompt(cuda: &Arc<Cuda>, model: &Model, tokens: usize, known: usize) -> Result<[f64; 2], Box<dyn Error>> {
+    let pages: Vec<u32> = (0..(known + tokens).div_ceil(PAGE_TOKENS) as u32).collect();
     let mut running = Running::new(cuda, model, pages.len())?;
     let ids: Vec<u32> = (0..tokens as u32).map(|i| i * 37 % 1000).collect();
     let mut times = Vec::new();
@@ -203,7 +203,7 @@ fn prompt(cuda: &Arc<Cuda>, model: &Model, tokens: usize) -> Result<[f64; 2], Bo
         running.forward(&StepBatch {
             ids: &ids,
             offsets: &[0, tokens],
-            starts: &[0],
+            starts: &[known],
             pages: &pages,
             page_offsets: &[0, pages.len()],
             logit_rows: &[tokens - 1],
@@ -247,8 +247,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let tokens: usize = argument(3, "1000").parse()?;
     if tokens > 0 {
-        let [all, host] = prompt(&cuda, &model, tokens)?;
-        println!("{name} {format}: prompt of {tokens} tokens {all:7.2} ms, {host:.2} ms on the CPU");
+        let known: usize = argument(5, "0").parse()?;
+        let [all, host] = prompt(&cuda, &model, tokens, known)?;
+        println!("{name} {format}: prompt of {tokens} tokens behind {known} {all:7.2} ms, {host:.2} ms on the CPU");
     }
     Ok(())
 }

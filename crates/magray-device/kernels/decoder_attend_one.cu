@@ -36,7 +36,7 @@ __device__ __forceinline__ void prefetch_page(const unsigned short* keys, const 
 // As if there were more threads: it leaves registers for a block of the next kernel.
 extern "C" __global__ void __launch_bounds__(WARPS == 8 ? WARPS * 32 * 3 / 2 : WARPS * 32, WARPS == 4 && HEAD <= 64 ? 3 : 1)
     decoder_attend_one(const unsigned short* qkv, int stride, unsigned short* out, int out_stride, const Places places, const Layer layer,
-                       float* parts, unsigned* arrived) {
+                       float* parts, unsigned* arrived, int ahead) {
     __shared__ Room room;
     // What the warps have summed: by warp, by query.
     extern __shared__ float sums[];
@@ -51,10 +51,13 @@ extern "C" __global__ void __launch_bounds__(WARPS == 8 ? WARPS * 32 * 3 / 2 : W
     const int active = min(splits, (count + PAGES_ALONE * WARPS - 1) / (PAGES_ALONE * WARPS)), split = blockIdx.x;
     if (split >= active) return;
     const int from = first_page + count * split / active, to = first_page + count * (split + 1) / active;
-    // All that the kernel ahead does not write is read while that one still runs: pages of earlier steps too.
+    // All that the kernel ahead does not write is read while that one still runs: pages of earlier steps too. It writes those of up to `ahead`
+    // tokens before this one.
+    const int written = ahead > 0 ? max(position - ahead, 0) / PAGE : to;
     Page held;
     int page = from + warp;
-    if (page < to) {
+    const bool is_early = page < min(to, written);
+    if (is_early) {
         const int number = pages[page];
         held.load(keys_of(layer, number, kv_head), values_of(layer, number, kv_head));
     }
@@ -65,6 +68,10 @@ extern "C" __global__ void __launch_bounds__(WARPS == 8 ? WARPS * 32 * 3 / 2 : W
     const Turn turn(layer, position);
     for (int i = threadIdx.x; i < (SHARED_MOST - shared) * HEAD; i += WARPS * 32) room.queries[shared + i / HEAD][i % HEAD] = 0;
     wait_for_previous();
+    if (page < to && !is_early) {
+        const int number = pages[page];
+        held.load(keys_of(layer, number, kv_head), values_of(layer, number, kv_head));
+    }
     const unsigned short* numbers = qkv + size_t(row) * stride;
     const bool keeps = split == active - 1;
     for (int head = warp; head < shared + (keeps ? 1 : 0); head += WARPS) {

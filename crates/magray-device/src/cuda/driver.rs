@@ -79,6 +79,7 @@ mod tests {
         "cuDriverGetVersion",
         "cuEventCreate",
         "cuEventDestroy_v2",
+        "cuEventQuery",
         "cuEventRecord",
         "cuEventSynchronize",
         "cuFuncSetAttribute",

@@ -3,8 +3,7 @@
 
 use super::CudaDecoderOps;
 use super::arguments::{Argument, LayerShape, Places, int, int_of};
-use super::batch::{PROMPT_WARPS, WARP_QUERIES};
-use super::launches::Launch;
+use super::batch::{PROMPT_WARPS, SHORT_PART, WARP_QUERIES};
 use super::memory::{DecoderActs, DecoderPages, Scratch};
 use super::plans::{SHARED_MOST, Singles};
 use super::weights::{DecoderNorm, DecoderRope};
@@ -103,14 +102,13 @@ impl CudaDecoderOps {
             let parts = self.room(|ops| &mut ops.attention.parts, singles * layer.heads * splits * (head + 2) * 4);
             let arrived = self.room(|ops| &mut ops.attention.arrived, singles * kv_heads * 4);
             let mut arguments = arguments(self.places(self.layout.singles));
-            arguments.extend([Argument::Address(parts), Argument::Address(arrived)]);
+            // The kernel ahead writes the keys of short parts.
+            let ahead = if self.shape.has_short_parts { SHORT_PART } else { 0 };
+            arguments.extend([Argument::Address(parts), Argument::Address(arrived), int(ahead)]);
             let grid = [splits as u32, kv_heads as u32, singles as u32];
             let shape =
                 LaunchShape::new(grid, [32 * warps as u32, 1, 1]).with_shared_bytes((warps * shared * head * 4) as u32);
-            // Pages are read before the kernel ahead is waited for: with short parts that one writes to them.
-            let is_strict = self.shape.has_short_parts;
-            let kernel = DecoderKernel::AttendOne { head, warps };
-            self.launches.push(Launch { kernel, shape, arguments, is_strict });
+            self.launch(DecoderKernel::AttendOne { head, warps }, shape, arguments);
         }
     }
 

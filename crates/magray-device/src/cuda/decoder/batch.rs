@@ -10,7 +10,7 @@ const ALIGN_WORDS: usize = 32;
 /// Up to here every number of rows has a recording of its own.
 const EXACT_ROWS: usize = 64;
 /// Parts of prompts with up to this many tokens are attended to as single tokens are. Their keys and values are put into pages first.
-const SHORT_PART: usize = 16;
+pub(super) const SHORT_PART: usize = 16;
 /// Queries of a prompt that one warp has.
 pub(super) const WARP_QUERIES: usize = 16;
 /// Warps of a block of the prompts' attention, which all have queries of one sequence.

@@ -19,9 +19,14 @@ use crate::cuda::pinned_buffers::PinnedWords;
 use crate::cuda::stream::{Mark, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Steps that may be under way.
 const UNDER_WAY: usize = 4;
+/// How long a step is waited for without sleep: longer than most take. With another behind it, the GPU waits for this side only where steps are
+/// short.
+const AWAKE_ALONE: Duration = Duration::from_millis(60);
+const AWAKE_BEFORE_ANOTHER: Duration = Duration::from_millis(1);
 /// Blocks that look for the best of a row, and words of what they find.
 pub(super) const CHOOSERS: usize = 64;
 const FOUND_WORDS: usize = 4;
@@ -169,7 +174,12 @@ impl Results {
     pub(super) fn chosen_tokens(&mut self) -> Result<Vec<u32>, DeviceError> {
         let Some(slot) = self.waiting.pop_front() else { return Ok(Vec::new()) };
         let slot = &mut self.slots[slot];
-        slot.done.wait()?;
+        slot.done.wait_awake(match (&self.unchosen, self.waiting.is_empty()) {
+            // Other threads compute masks meanwhile.
+            (Some(_), _) => Duration::ZERO,
+            (None, true) => AWAKE_ALONE,
+            (None, false) => AWAKE_BEFORE_ANOTHER,
+        })?;
         Ok(slot.tokens.as_mut_slice()[..slot.rows].to_vec())
     }
 

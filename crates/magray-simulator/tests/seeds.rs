@@ -3,6 +3,8 @@
 use magray_simulator::{replay, try_seeds};
 
 const SEEDS: u64 = 10_000;
+/// Beyond these: worlds in which a rule was broken once.
+const ONCE_BROKEN: [u64; 2] = [23_922, 26_366];
 
 #[test]
 fn ten_thousand_worlds_break_no_rule() {
@@ -14,6 +16,15 @@ fn ten_thousand_worlds_break_no_rule() {
             assert!(totals.tokens > 50 * SEEDS && totals.preemptions > SEEDS / 2, "{totals:?}");
         }
         Err(failed) => panic!("{failed}"),
+    }
+}
+
+#[test]
+fn worlds_in_which_a_rule_was_broken_once_break_none() {
+    for seed in ONCE_BROKEN {
+        if let Err(failed) = replay(seed, 40) {
+            panic!("{failed}");
+        }
     }
 }
 

@@ -58,7 +58,10 @@ impl Room {
             Share::Next => self.time_max_us * NEXT_PART,
             Share::Aged if tokens > 1 => {
                 let taken_us = if load.texts == 0 { 0.0 } else { self.cost.of(load) };
-                self.time_max_us.min(taken_us + self.time_max_us * (1.0 - NEXT_PART))
+                let part_us = taken_us + self.time_max_us * (1.0 - NEXT_PART);
+                // A token of it, where that takes more: else single tokens would take its place turn by turn.
+                let least_us = self.cost.of(load.plus(Load { tokens: 1, texts: 1 }));
+                self.time_max_us.min(part_us.max(least_us))
             }
             Share::Aged | Share::All => self.time_max_us,
         };

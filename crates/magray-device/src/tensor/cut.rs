@@ -107,6 +107,9 @@ mod tests {
                 let mut bytes = vec![0; 2 * some.byte_len() / 3];
                 some.copy_rows(1, &mut bytes).unwrap();
                 assert_eq!(bytes, [some.row(1), some.row(2)].concat(), "{format} {range:?}");
+                let again = BlockLinear { parts: vec![some.columns_of(3..7)], bias: Vec::new() };
+                let wanted: Vec<_> = wanted[1..4].iter().map(|row| row[3..7].to_vec()).collect();
+                assert_eq!(rows(&again), wanted, "{format} {range:?}, cut twice");
             }
         }
     }

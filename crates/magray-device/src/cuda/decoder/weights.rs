@@ -151,7 +151,7 @@ impl Packer {
                 continue;
             }
             if self.form.is_4_bits() {
-                nibbles_of_row(self.form, matrix.format(), matrix.row(row), i, bytes);
+                nibbles_of_row(self.form, matrix.format(), &matrix.row(row), i, bytes);
                 continue;
             }
             numbers.resize(inputs, 0.0);

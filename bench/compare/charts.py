@@ -100,7 +100,7 @@ def decoders_h200(raw):
     after = section(raw, "== after, weights of 4 bits", "== what was tried")
     groups = []
     for shape, words in (("8b q4_0", "8B, 4 bits"), ("1b q4_0", "1B, 4 bits"), ("8b bf16", "8B, bf16"), ("1b bf16", "1B, bf16")):
-        # The last line of a shape and a number of streams is of what landed.
+        # Not every shape was run with as many streams.
         old, new = streams(before, shape), streams(after, shape)
         for count in (1, 8, 64) if 8 in new else (1,):
             group = Group(f"{words}: {count} stream{'s' if count > 1 else ''}", "tokens/s")

@@ -227,8 +227,8 @@ impl Mark {
         Ok(())
     }
 
-    /// The same, at first without sleep: the interrupt that ends a sleep can take a third of a millisecond in a virtual machine.
-    /// Other threads of the host come first.
+    /// The same, at first without sleep: the interrupt that ends a sleep can take a quarter of a millisecond in a virtual machine.
+    /// Takes a core meanwhile, but for what other threads on it want.
     pub(super) fn wait_awake(&self, most: Duration) -> Result<(), CudaError> {
         let begun = Instant::now();
         self.context.bind()?;

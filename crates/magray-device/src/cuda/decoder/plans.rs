@@ -15,7 +15,7 @@ const STREAM_WARPS: usize = 8;
 const STREAM_STAGES_MOST: usize = 16;
 /// Rings of a block that together hide how long the memory takes, in units of weights of 4 bits.
 const NIBBLE_UNITS_LEAST: usize = 24;
-/// Warps that divide the inputs of such weights.
+/// Warps that divide the inputs of such weights, where all activations are held.
 const NIBBLE_PARTS_LEAST: usize = 4;
 const NIBBLE_PARTS_MOST: usize = 8;
 /// In how many turns a warp may have its activations.
@@ -157,7 +157,7 @@ impl Tile {
         Self { tokens, stages, output_tiles, token_tiles, splits, shared_bytes, time_ns }
     }
 
-    /// With weights of 4 bits.
+    /// With weights of 4 bits. Two of its blocks share a multiprocessor, so that clusters leave fewer over.
     pub(super) fn of_nibbles(rows: usize, [outputs, inputs]: [usize; 2], form: Form, multiprocessors: usize) -> Self {
         let output_tiles = outputs.div_ceil(TILE_OUTPUTS);
         let (tokens, stages) =

@@ -73,6 +73,8 @@ assert os.waitpid(pid, 0)[1] == 0
 """,
 }
 INTERRUPTED = BEGIN + """
+# What a shell began in the background ignores interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     print("ready", flush=True)
     while True:

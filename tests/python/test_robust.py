@@ -127,10 +127,15 @@ class RobustTest(Isolated):
     def test_an_interrupt_ends_a_call_and_the_engine_goes_on(self):
         for number in range(max(2, ROUNDS // 8)):
             with self.subTest(round=number):
-                child = subprocess.Popen([sys.executable, "-B", "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
-                self.assertEqual(child.stdout.readline(), "ready\n")
-                child.send_signal(signal.SIGINT)
-                printed, _ = child.communicate(timeout=HANGS_AFTER_S)
+                with subprocess.Popen([sys.executable, "-B", "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as child:
+                    self.assertEqual(child.stdout.readline(), "ready\n")
+                    child.send_signal(signal.SIGINT)
+                    try:
+                        printed, _ = child.communicate(timeout=HANGS_AFTER_S)
+                    except subprocess.TimeoutExpired:
+                        # It would compute for ever.
+                        child.kill()
+                        raise
                 self.assertRegex(printed, r"^\(\d+,\)\n$")
                 self.assertEqual(child.returncode, 0)
 

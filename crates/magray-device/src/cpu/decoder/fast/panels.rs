@@ -129,22 +129,23 @@ impl Panels {
 /// Puts a row into its panel, as the output at this place of it.
 fn pack_row(source: &BlockMatrix, row: usize, form: Form, floats: &mut [f32], (panel, at): (&mut [u8], usize)) {
     let groups = panel.chunks_exact_mut(form.group_bytes());
-    let bytes = source.row(row);
+    let bytes = || source.row(row);
     match source.format() {
         BlockFormat::Q4_0 => {
-            for (block, group) in bytes.as_chunks::<18>().0.iter().zip(groups) {
+            for (block, group) in bytes().as_chunks::<18>().0.iter().zip(groups) {
                 put_fours(group, at, |i| halves(&block[2..], i));
                 put_half(group, FOUR_BYTES, at, [block[0], block[1]]);
             }
         }
         BlockFormat::Q4_1 => {
-            for (block, group) in bytes.as_chunks::<20>().0.iter().zip(groups) {
+            for (block, group) in bytes().as_chunks::<20>().0.iter().zip(groups) {
                 put_fours(group, at, |i| halves(&block[4..], i));
                 put_half(group, FOUR_BYTES, at, [block[0], block[1]]);
                 put_half(group, FOUR_BYTES + SCALE_BYTES, at, [block[2], block[3]]);
             }
         }
         BlockFormat::Q4K => {
+            let bytes = bytes();
             let parts = bytes.as_chunks::<144>().0.iter().flat_map(|block| (0..8).map(move |part| (block, part)));
             for ((block, part), group) in parts.zip(groups) {
                 let (step, least, fours) = q4_k_parts(block, part);
@@ -154,6 +155,7 @@ fn pack_row(source: &BlockMatrix, row: usize, form: Form, floats: &mut [f32], (p
             }
         }
         BlockFormat::Q6K => {
+            let bytes = bytes();
             let parts = bytes.as_chunks::<210>().0.iter().flat_map(|block| (0..8).map(move |part| (block, part)));
             for ((block, part), group) in parts.zip(groups) {
                 let (steps, sixes) = q6_k_parts(block, part);
@@ -168,7 +170,7 @@ fn pack_row(source: &BlockMatrix, row: usize, form: Form, floats: &mut [f32], (p
             }
         }
         BlockFormat::Q8_0 => {
-            for (block, group) in bytes.as_chunks::<34>().0.iter().zip(groups) {
+            for (block, group) in bytes().as_chunks::<34>().0.iter().zip(groups) {
                 put_eights(group, at, |i| block[2 + i] ^ 0x80);
                 put_half(group, EIGHT_BYTES, at, [block[0], block[1]]);
             }
